@@ -1,0 +1,1 @@
+"""Frames to and from one peer, in order: asyncio starts here."""

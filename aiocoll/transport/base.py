@@ -1,0 +1,74 @@
+"""The one-screen interface of a transport: frames to and from one peer, in order.
+
+The rule: a transport moves frames and reports loss; it never interprets a key, and it never drops or reorders.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..wire.frame import FrameSink
+
+
+class Sent(Protocol):
+    """A ticket for one submitted frame: ``finish()`` is called once the payload may be reused."""
+
+    def finish(self, error: BaseException | None = None) -> None: ...
+
+
+class Link(Protocol):
+    """An ordered pipe of frames to one peer. Everything is synchronous and runs in the thread of the loop."""
+
+    peer: int
+    ready: bool
+    """False while the connection is still being made (frames queue)."""
+    bytes_sent: int
+    bytes_received: int
+
+    def submit(
+        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any, sent: Sent | None
+    ) -> bool:
+        """Sends a frame, at once as far as possible. True: the payload may be reused already (``sent`` will not be
+        called). False: the rest is queued by reference, ``sent.finish()`` follows. ``payload`` is None or a
+        contiguous byte view. Raises nothing: a broken link is reported to ``Owner.lost``."""
+
+    def progress(self) -> bool:
+        """Moves what can be moved without waiting, both ways, boundedly; True if anything moved."""
+
+    def withdraw(self, sent: Sent, *, keep: bool) -> None:
+        """The payload of ``sent`` must not be read any more after this call. ``keep``: its bytes are copied and still
+        sent; otherwise a frame that has not begun is dropped and the rest of one that has is replaced by zeros."""
+
+    def close(self) -> None:
+        """Cuts the connection at once; idempotent."""
+
+
+class Owner(Protocol):
+    """Whom a transport serves: the endpoint."""
+
+    rank: int
+
+    def sink(self, peer: int) -> FrameSink: ...
+
+    def lost(self, peer: int, reason: str) -> None:
+        """The link to ``peer`` ended and no BYE came before."""
+
+
+class Transport(Protocol):
+    """Makes the links of one endpoint, lazily."""
+
+    name: str
+
+    def attach(self, owner: Owner) -> None: ...
+
+    def link(self, peer: int) -> Link:
+        """The link to ``peer``; connecting starts if there is none. Never blocks."""
+
+    def links(self) -> list[Link]:
+        """Those that exist."""
+
+    def pending(self) -> list[Link]:
+        """Links with frames that are not yet handed over to the operating system."""
+
+    def close(self) -> None:
+        """Cuts everything; leaves no descriptor and no callback behind."""

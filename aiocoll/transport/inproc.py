@@ -1,0 +1,150 @@
+"""Links between endpoints of one process and one loop: carries the simulator, tests and a world of one.
+
+The rule: same interface, same order guarantees and same buffer rules as TCP; a payload is copied when it is submitted,
+so that sender and receiver never share memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..wire.frame import FrameSink
+from .base import Link, Owner, Sent
+
+_Frame = tuple[int, int, int, int, int, bytes, bytes]
+_HEADER_BYTES = 40
+
+
+class Switch:
+    """Joins the inproc transports of one process; ``delay(src, dst, nbytes, now)`` gives each frame's arrival time."""
+
+    def __init__(self, *, delay: Callable[[int, int, int, float], float] | None = None) -> None:
+        self.delay = delay
+        self.ports: dict[int, InprocTransport] = {}
+        self.down: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<Switch ranks={sorted(self.ports)} down={sorted(self.down)}>"
+
+    def power_cut(self, rank: int) -> None:
+        """Rank ``rank`` stops as if its power failed: nothing leaves it any more, nothing reaches it, and the others'
+        links to it end as when an operating system reports a dead process."""
+        self.down.add(rank)
+        for other, port in list(self.ports.items()):
+            if other != rank and rank in port.made:
+                port.loop.call_soon(port.owner_lost, rank)
+
+
+class InprocLink:
+    """One direction pair between two ranks of a Switch."""
+
+    __slots__ = ("_closed", "_port", "_queue", "_sink", "bytes_received", "bytes_sent", "peer", "ready")
+
+    def __init__(self, port: InprocTransport, peer: int, sink: FrameSink) -> None:
+        self._port, self.peer, self._sink = port, peer, sink
+        self._queue: deque[_Frame] = deque()
+        self._closed = False
+        self.ready = True
+        self.bytes_sent = self.bytes_received = 0
+
+    def __repr__(self) -> str:
+        return f"<InprocLink {self._port.rank}->{self.peer}>"
+
+    def submit(
+        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any, sent: Sent | None
+    ) -> bool:
+        port = self._port
+        switch = port.switch
+        if self._closed or self.peer in switch.down or port.rank in switch.down:
+            return True
+        data = b"" if payload is None else bytes(payload)
+        nbytes = _HEADER_BYTES + len(meta) + len(data)
+        self.bytes_sent += nbytes
+        target = switch.ports.get(self.peer)
+        if target is None:
+            port.loop.call_soon(port.owner_lost, self.peer)
+            return True
+        far = target.link(port.rank)
+        far._queue.append((kind, 0, group, call, step, meta, data))
+        loop = port.loop
+        if switch.delay is None:
+            loop.call_soon(far._deliver)
+        else:
+            loop.call_at(switch.delay(port.rank, self.peer, nbytes, loop.time()), far._deliver)
+        return True
+
+    def _deliver(self) -> None:
+        if not self._queue:
+            return
+        kind, epoch, group, call, step, meta, data = self._queue.popleft()
+        if self._closed or self._port.rank in self._port.switch.down:
+            return
+        self.bytes_received += _HEADER_BYTES + len(meta) + len(data)
+        landing = self._sink.arriving(kind, epoch, group, call, step, meta, len(data))
+        if landing is None:
+            return
+        view, position = memoryview(data), 0
+        while position < len(view):
+            window = landing.window()
+            nbytes = min(len(window), len(view) - position)
+            window[:nbytes] = view[position : position + nbytes]
+            position += nbytes
+            landing.advance(nbytes)
+        landing.complete()
+
+    def progress(self) -> bool:
+        return False
+
+    def withdraw(self, sent: Sent, *, keep: bool) -> None:
+        return
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.clear()
+
+
+class InprocTransport:
+    """One rank's port of a Switch."""
+
+    name = "inproc"
+
+    def __init__(self, switch: Switch, loop: asyncio.AbstractEventLoop) -> None:
+        self.switch, self.loop = switch, loop
+        self.rank = -1
+        self.made: dict[int, InprocLink] = {}
+        self._owner: Owner | None = None
+
+    def __repr__(self) -> str:
+        return f"<InprocTransport rank={self.rank} links={sorted(self.made)}>"
+
+    def attach(self, owner: Owner) -> None:
+        self._owner, self.rank = owner, owner.rank
+        self.switch.ports[owner.rank] = self
+
+    def link(self, peer: int) -> InprocLink:
+        link = self.made.get(peer)
+        if link is None:
+            assert self._owner is not None
+            link = self.made[peer] = InprocLink(self, peer, self._owner.sink(peer))
+        return link
+
+    def links(self) -> list[Link]:
+        return list(self.made.values())
+
+    def pending(self) -> list[Link]:
+        return []
+
+    def owner_lost(self, peer: int) -> None:
+        """Reports a dead or closed peer to the endpoint."""
+        if self._owner is not None and self.rank not in self.switch.down:
+            self._owner.lost(peer, "its process ended")
+
+    def close(self) -> None:
+        for link in self.made.values():
+            link.close()
+        if self.switch.ports.get(self.rank) is self:
+            del self.switch.ports[self.rank]
+        self._owner = None

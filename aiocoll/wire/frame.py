@@ -1,0 +1,178 @@
+"""Frames: a fixed header, a short meta block and a payload; nothing is reserved before its length has been checked.
+
+A frame is ``header (40 bytes) | meta | payload``. The header names the key (group, call, step) that the frame belongs
+to, so that frames of many calls can share one connection in any order.
+
+    0     2  3    4      8        16       24     28     32        40
+    | aC | v| kind| epoch | group | call   | step | meta | length  | meta... | payload...
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, Protocol
+
+from ..errors import WireError
+
+MAGIC: Final = b"aC"
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<2sBBIQQIIQ")
+HEADER_BYTES: Final = HEADER.size
+META_BYTES_MAX: Final = 32 * 1024
+PAYLOAD_BYTES_MAX: Final = 1 << 48
+
+# Kinds. DATA is a step of a collective, MESSAGE a point-to-point message. What does not fit the receiver's bound for
+# unexpected data is offered first (its meta starts with the size), and its BODY follows once it has been granted.
+DATA: Final = 1
+MESSAGE: Final = 2
+OFFER_DATA: Final = 3
+OFFER_MESSAGE: Final = 4
+GRANT_DATA: Final = 5
+GRANT_MESSAGE: Final = 6
+BODY_DATA: Final = 7
+BODY_MESSAGE: Final = 8
+CREDIT: Final = 9
+CONTROL: Final = 10
+BYE: Final = 11
+KIND_MAX: Final = 11
+
+
+def pack_header(kind: int, epoch: int, group: int, call: int, step: int, meta_bytes: int, length: int) -> bytes:
+    """The 40 bytes that open a frame."""
+    return HEADER.pack(MAGIC, VERSION, kind, epoch, group, call, step, meta_bytes, length)
+
+
+class Landing(Protocol):
+    """Where the payload of one frame goes."""
+
+    def window(self) -> memoryview:
+        """Writable bytes for what comes next: never empty while payload is missing, never longer than what is missing
+        unless the landing is a drain (the reader cuts it)."""
+
+    def advance(self, nbytes: int) -> None:
+        """That many bytes have been written into the last window."""
+
+    def complete(self) -> None:
+        """The whole payload is in."""
+
+
+class FrameSink(Protocol):
+    """Who is told of every frame."""
+
+    def arriving(
+        self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int
+    ) -> Landing | None:
+        """A header and its meta are in; says where the payload goes (None: nothing to do, only for an empty one).
+        Raises WireError for what no correct peer sends."""
+
+
+_SCRATCH_BYTES: Final = 64 * 1024
+_DIRECT_BYTES_MIN: Final = 8 * 1024
+
+
+class FrameReader:
+    """Turns received bytes, split anywhere, into calls of a FrameSink.
+
+    Use: write at most ``len(reader.buffer())`` bytes into ``reader.buffer()``, then say how many with ``received(n)``.
+    Long payloads are received straight into their landing; headers and short payloads pass through a scratch buffer,
+    so that one system call takes in many small frames. After a WireError the reader must not be used again.
+    """
+
+    __slots__ = ("_end", "_landing", "_meta_max", "_missing", "_payload_max", "_scratch", "_sink", "_start", "_view")
+
+    def __init__(
+        self, sink: FrameSink, *, meta_bytes_max: int = META_BYTES_MAX, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    ) -> None:
+        self._sink = sink
+        self._meta_max = min(meta_bytes_max, META_BYTES_MAX)
+        self._payload_max = payload_bytes_max
+        self._scratch = bytearray(_SCRATCH_BYTES)
+        self._view = memoryview(self._scratch)
+        self._start = self._end = 0
+        self._landing: Landing | None = None
+        self._missing = 0
+
+    def __repr__(self) -> str:
+        return f"<FrameReader {self._end - self._start} bytes unparsed, {self._missing} of a payload missing>"
+
+    @property
+    def idle(self) -> bool:
+        """True between two frames: a connection that ends here was cut cleanly."""
+        return self._missing == 0 and self._end == self._start
+
+    def buffer(self) -> memoryview:
+        """Where the next received bytes go (never empty)."""
+        if self._missing >= _DIRECT_BYTES_MIN and self._landing is not None:
+            window = self._landing.window()
+            return window if len(window) <= self._missing else window[: self._missing]
+        return self._view[self._end :]
+
+    def received(self, nbytes: int) -> None:
+        """``nbytes`` bytes were written into what ``buffer()`` returned last."""
+        if self._missing >= _DIRECT_BYTES_MIN and self._landing is not None:
+            self._missing -= nbytes
+            self._landing.advance(nbytes)
+            if self._missing == 0:
+                self._finish()
+            return
+        self._end += nbytes
+        self._parse()
+
+    def _finish(self) -> None:
+        landing, self._landing = self._landing, None
+        if landing is not None:
+            landing.complete()
+
+    def _parse(self) -> None:
+        while True:
+            if self._missing:
+                self._deliver()
+                if self._missing:
+                    return
+            have = self._end - self._start
+            if have < HEADER_BYTES:
+                break
+            start = self._start
+            magic, version, kind, epoch, group, call, step, meta_bytes, length = HEADER.unpack_from(
+                self._scratch, start
+            )
+            if magic != MAGIC or version != VERSION or not 0 < kind <= KIND_MAX:
+                raise WireError(f"not a frame: {bytes(self._view[start : start + HEADER_BYTES])!r}")
+            if meta_bytes > self._meta_max or length > self._payload_max:
+                raise WireError(f"frame too large: meta of {meta_bytes} bytes, payload of {length} bytes")
+            if have < HEADER_BYTES + meta_bytes:
+                break
+            body = start + HEADER_BYTES + meta_bytes
+            meta = bytes(self._view[start + HEADER_BYTES : body]) if meta_bytes else b""
+            self._start = body
+            landing = self._sink.arriving(kind, epoch, group, call, step, meta, length)
+            if length:
+                if landing is None:
+                    raise WireError(f"frame kind {kind} carries a payload of {length} bytes that has no place")
+                self._landing, self._missing = landing, length
+            elif landing is not None:
+                landing.complete()
+        self._compact()
+
+    def _deliver(self) -> None:
+        landing = self._landing
+        assert landing is not None
+        while self._missing and self._start < self._end:
+            window = landing.window()
+            nbytes = min(len(window), self._missing, self._end - self._start)
+            window[:nbytes] = self._view[self._start : self._start + nbytes]
+            self._start += nbytes
+            self._missing -= nbytes
+            landing.advance(nbytes)
+        if self._start == self._end:
+            self._start = self._end = 0
+        if self._missing == 0:
+            self._finish()
+
+    def _compact(self) -> None:
+        start, end = self._start, self._end
+        if start == end:
+            self._start = self._end = 0
+        elif start:
+            self._view[: end - start] = self._view[start:end]
+            self._start, self._end = 0, end - start
