@@ -1,7 +1,7 @@
 """What every test gets: a clean environment, hypothesis profiles, and a check that it leaves nothing behind.
 
-The rule: a test that leaves a task, thread, descriptor or child process fails, and says which. A test that must leave something says
-why with ``@pytest.mark.leaks("reason")``.
+The rule: a test that leaves a task, thread, descriptor or child process fails, and says which. One that must leave
+something says why with ``@pytest.mark.leaks("reason")``.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _left_behind(before: Belongings) -> list[str]:
 
 def _has_lasting_fixtures(item: pytest.Item) -> bool:
     """Does the test use a fixture of ours that outlives it? Its belongings are then not the test's."""
-    definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()
+    definitions = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
     return any(each[-1].scope != "function" and each[-1].baseid for each in definitions)
 
 

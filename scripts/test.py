@@ -1,0 +1,44 @@
+"""Sets up aiocoll in this checkout and runs all its checks: python3 scripts/test.py [--quick] [--coverage] [pytest's arguments]
+
+The rule: lint, types and the import contract are tests too, so pytest's status is the script's and its summary the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from environment import ROOT, clean_environment, prepare, say
+
+
+def main() -> int:
+    """Runs the tests; gives pytest's exit status."""
+    parser = argparse.ArgumentParser(description="Run all tests, ruff, mypy and the import contract.", allow_abbrev=False)
+    parser.add_argument("--quick", action="store_true", help="the first minute's worth: leaves out what is marked slow")
+    parser.add_argument("--coverage", action="store_true", help="measure coverage; the report comes before the tests' output")
+    options, rest = parser.parse_known_args()
+    python = prepare(("dev", "examples"))
+    arguments = ["-q", *(["-m", "not slow"] if options.quick else ["--hypothesis-profile=full"]), *rest]
+    say("pytest " + " ".join(arguments))
+    return _measured(python, arguments) if options.coverage else _python(python, "pytest", *arguments)
+
+
+def _python(python: Path, *module: str) -> int:
+    return subprocess.run([str(python), "-m", *module], cwd=ROOT, env=clean_environment()).returncode
+
+
+def _measured(python: Path, arguments: list[str]) -> int:
+    """The tests under coverage; their output is kept back until the report is printed, so that the summary stays last."""
+    _python(python, "coverage", "erase")
+    command = [str(python), "-m", "coverage", "run", "-m", "pytest", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE, text=True)
+    _python(python, "coverage", "combine", "--quiet")
+    _python(python, "coverage", "report")
+    print(done.stdout, end="", flush=True)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
