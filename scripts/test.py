@@ -1,6 +1,7 @@
-"""Sets up aiocoll in this checkout and runs all its checks: python3 scripts/test.py [--quick] [--coverage] [pytest's arguments]
+"""Sets up aiocoll in this checkout and runs all its checks: python3 scripts/test.py [--quick] [--coverage] [ARGUMENTS]
 
-The rule: lint, types and the import contract are tests too, so pytest's status is the script's and its summary the last line.
+ARGUMENTS go to pytest. The rule: lint, types and the import contract are tests too, so pytest's exit status is the
+script's and pytest's summary is the last line.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from environment import ROOT, clean_environment, prepare, say
 
 def main() -> int:
     """Runs the tests; gives pytest's exit status."""
-    parser = argparse.ArgumentParser(description="Run all tests, ruff, mypy and the import contract.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(description="Run all tests, lint and types included.", allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="the first minute's worth: leaves out what is marked slow")
-    parser.add_argument("--coverage", action="store_true", help="measure coverage; the report comes before the tests' output")
+    parser.add_argument("--coverage", action="store_true", help="measure coverage; its report comes before the tests'")
     options, rest = parser.parse_known_args()
     python = prepare(("dev", "examples"))
     arguments = ["-q", *(["-m", "not slow"] if options.quick else ["--hypothesis-profile=full"]), *rest]
@@ -30,7 +31,7 @@ def _python(python: Path, *module: str) -> int:
 
 
 def _measured(python: Path, arguments: list[str]) -> int:
-    """The tests under coverage; their output is kept back until the report is printed, so that the summary stays last."""
+    """The tests under coverage; their output waits for the report, so that the summary stays last."""
     _python(python, "coverage", "erase")
     command = [str(python), "-m", "coverage", "run", "-m", "pytest", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE, text=True)
