@@ -1,4 +1,4 @@
-"""Facts out, never control in: ``emit`` hands what happened to whoever listens, and costs next to nothing when nobody does.
+"""Facts out, never control in: ``emit`` hands what happened to whoever listens; when nobody does it costs nothing.
 
 One sink per file: ``recorder`` keeps the last facts, ``stats`` counts, ``chrome`` writes a timeline.
 """
@@ -39,17 +39,15 @@ def listen(listener: Listener) -> Callable[[], None]:
     global _listeners, active
     _listeners, active = (*_listeners, listener), True
 
+    listening = True
+
     def remove() -> None:
-        nonlocal listener
-        if listener is not _gone:
+        nonlocal listening
+        if listening:
+            listening = False
             _remove(listener)
-            listener = _gone
 
     return remove
-
-
-def _gone(kind: str, facts: dict[str, Any]) -> None:
-    """What stands in for a listener that was removed."""
 
 
 def _remove(listener: Listener) -> None:
