@@ -60,7 +60,7 @@ class Replica:
             gathered, _ = await asyncio.gather(group.all_gather(mine), group.all_reduce(table, aiocoll.MAX))
             self.served_by_all = [int(served) for served, _ in gathered]
             self.rounds += 1
-            if any(stop for _, stop in gathered) or sum(self.served_by_all) == expected:
+            if any(stop for _, stop in gathered) or (expected and sum(self.served_by_all) >= expected):
                 return
             await asyncio.sleep(ROUND_SECONDS)
 

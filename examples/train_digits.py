@@ -38,7 +38,7 @@ class Digits:
 
 
 class Network:
-    """64 pixels -> hidden layer with ReLU -> 10 classes; all weights lie in one vector, so that one call adds them up."""
+    """64 pixels -> hidden layer with ReLU -> 10 classes; all weights in one vector, so that one call suffices."""
 
     def __init__(self, hidden: int, seed: int) -> None:
         shapes = [(PIXELS, hidden), (hidden,), (hidden, CLASSES), (CLASSES,)]
