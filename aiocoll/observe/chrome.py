@@ -1,0 +1,87 @@
+"""A timeline of this process in Chrome's trace format, for chrome://tracing and Perfetto; one row per rank and group.
+
+Rule: events are written as they come, so that a process that dies leaves a file that the viewers still read (they
+accept an array whose closing bracket is missing).
+
+`call` opens a slice, `done` and `failed` with the same rank, group and call close it; every other fact is an instant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TextIO
+
+from . import listen
+
+
+class ChromeTrace:
+    """Writes facts to `path` while it listens; a context manager. `clock` gives seconds and may be a loop's `time`."""
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = pathlib.Path(path)
+        self._clock = clock
+        self._file: TextIO | None = None
+        self._remove: Callable[[], None] | None = None
+        self._open: set[tuple[Any, Any, Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"<ChromeTrace {self.path} {'writing' if self._file else 'closed'}>"
+
+    def __call__(self, kind: str, facts: dict[str, Any]) -> None:
+        key = (facts.get("rank"), facts.get("group"), facts.get("call"))
+        event: dict[str, Any] = {"ts": round(self._clock() * 1e6, 3), **self._row(facts)}
+        if kind == "call":
+            # Calls of one group overlap freely, so slices are asynchronous: matched by id, not by nesting.
+            self._open.add(key)
+            event |= {"ph": "b", "name": str(facts.get("collective", kind)), "args": facts}
+        elif kind in ("done", "failed") and key in self._open:
+            self._open.discard(key)
+            event |= {"ph": "e", "name": str(facts.get("collective", kind)), "args": facts}
+        else:
+            self._write(event | {"ph": "i", "s": "t", "name": kind, "cat": "fact", "args": facts})
+            return
+        self._write(event | {"cat": "collective", "id": ".".join(map(str, key))})
+
+    @staticmethod
+    def _row(facts: dict[str, Any]) -> dict[str, Any]:
+        rank = facts.get("rank")
+        return {"pid": rank if isinstance(rank, int) else os.getpid(), "tid": str(facts.get("group", "process"))}
+
+    def _write(self, event: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(event, default=repr) + ",\n")
+
+    def start(self) -> ChromeTrace:
+        """Opens the file, an earlier one of that name is replaced, and listens; a second start changes nothing."""
+        if self._file is None:
+            self._file = self.path.open("w", encoding="utf-8", buffering=1)
+            self._file.write("[\n")
+            self._remove = listen(self)
+        return self
+
+    def stop(self) -> None:
+        """Listens no more and completes the file."""
+        if self._remove is not None:
+            self._remove()
+            self._remove = None
+        if self._file is not None:
+            self._write({"ph": "M", "name": "process_labels", "pid": os.getpid(), "args": {"labels": "aiocoll"}})
+            self._file.seek(self._file.tell() - 2)  # the comma after the last event
+            self._file.write("\n]\n")
+            self._file.close()
+            self._file = None
+
+    __enter__ = start
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+__all__ = ["ChromeTrace"]
