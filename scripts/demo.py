@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Train a digit classifier, data-parallel over several processes.")
     parser.add_argument("-n", "--ranks", type=int, default=4, help="how many processes train together (default 4)")
     options = parser.parse_args()
-    python = prepare(("examples",))
+    python = prepare("examples")
     command = [str(python), "-m", "aiocoll", "run", "-n", str(options.ranks), "examples/train_digits.py", "--check"]
     say(f"aiocoll {' '.join(command[3:])}")
     status = subprocess.run(command, cwd=ROOT, env=clean_environment()).returncode

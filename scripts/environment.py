@@ -25,13 +25,25 @@ class SetupError(SystemExit):
         super().__init__(2)
 
 
-def prepare(extras: tuple[str, ...], folder: str = ".venv") -> Path:
-    """The Python of an environment with this checkout (editable) and ``extras``; makes or completes it when needed."""
+def prepare(*extras: str) -> Path:
+    """The Python of ``.venv`` with this checkout (editable) and ``extras``; makes or completes it when needed."""
+    target = f".[{','.join(extras)}]" if extras else "."
+    facts = [(ROOT / "pyproject.toml").read_text(), str(ROOT), *sorted(extras)]
+    return _complete(".venv", f"aiocoll{target[1:]} and what it needs", ["--editable", target], facts)
+
+
+def prepare_peer(name: str, *requirements: str) -> Path:
+    """The Python of ``.venv-<name>``, an environment of its own for something that aiocoll is compared with."""
+    return _complete(f".venv-{name}", " ".join(requirements), list(requirements), list(requirements))
+
+
+def _complete(folder: str, what: str, install: list[str], facts: list[str]) -> Path:
+    """``facts`` change when another install is due; a stamp in the folder remembers those that were seen."""
     if sys.version_info < OLDEST:
         raise SetupError(f"aiocoll needs Python {OLDEST[0]}.{OLDEST[1]} or newer; this is {sys.version.split()[0]}.")
     home = ROOT / folder
     python = home / "bin" / "python"
-    wanted = _fingerprint(extras)
+    wanted = hashlib.sha256("\0".join([sys.version, *facts]).encode()).hexdigest()[:32]
     stamp = home / "aiocoll-installed.txt"
     if python.exists() and stamp.exists() and wanted in stamp.read_text().split():
         say(f"using {folder} (made earlier; delete that folder to start afresh)")
@@ -39,15 +51,14 @@ def prepare(extras: tuple[str, ...], folder: str = ".venv") -> Path:
     if not _runs(python):
         say(f"making a virtual environment in {folder} with Python {sys.version.split()[0]}")
         _create(home)
-    target = f".[{','.join(extras)}]" if extras else "."
-    say(f"installing aiocoll{target[1:]} and what it needs (a minute or two, once)")
-    pip(python, "--editable", target)
+    say(f"installing {what} (a minute or two, once)")
+    _pip(python, install)
     kept = stamp.read_text().split() if stamp.exists() else []
     stamp.write_text("\n".join([*kept, wanted]) + "\n")
     return python
 
 
-def pip(python: Path, *what: str) -> None:
+def _pip(python: Path, what: list[str]) -> None:
     """``pip install`` into the environment of ``python``, shown only when it fails."""
     if _runs(python, "-m", "pip", "--version"):
         command = [str(python), "-m", "pip"]
@@ -68,12 +79,6 @@ def clean_environment() -> dict[str, str]:
 def say(text: str) -> None:
     """One line about what the script does, shown at once, also in a log file."""
     print(f"== {text}", flush=True)
-
-
-def _fingerprint(extras: tuple[str, ...]) -> str:
-    """Changes when another install is due: other requirements, other extras, another Python, the checkout moved."""
-    facts = [(ROOT / "pyproject.toml").read_text(), str(ROOT), sys.version, *sorted(extras)]
-    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:32]
 
 
 def _runs(python: Path, *arguments: str) -> bool:
