@@ -29,16 +29,16 @@ _silent = contextvars.Context()
 _silent.run(np.seterr, all="ignore")
 
 
-def silently(function: Callable[..., object], *args: Any) -> None:
-    """Call `function` with NumPy's floating-point warnings off, whatever the caller's errstate says."""
-    _silent.copy().run(function, *args)
+def _silently(ufunc: np.ufunc, left: Any, right: Any, out: Array) -> None:
+    """Call `ufunc` with NumPy's floating-point warnings off, whatever the caller's errstate says."""
+    _silent.copy().run(ufunc, left, right, out=out)
 
 
 def _elementwise(ufunc: np.ufunc) -> Fold:
     copy = _silent.copy
 
     def fold(left: Array, right: Array, out: Array) -> None:
-        copy().run(ufunc, left, right, out)
+        copy().run(ufunc, left, right, out=out)
 
     return fold
 
@@ -95,10 +95,10 @@ class Op:
     def finish(self, array: Array, size: int) -> None:
         """Turn folded values (work dtype) into the result of `size` ranks in place; works on any slice of them."""
         if self.mean:
-            silently(np.true_divide, array, size, array)
+            _silently(np.true_divide, array, size, array)
         elif self.logical:
             # A value that met no other (one rank, or the first of a scan) is not 0 or 1 yet; others do not change.
-            silently(np.logical_or, array, array, array)
+            _silently(np.logical_or, array, array, array)
 
     def identity(self, dtype: DType) -> Any:
         """The neutral element as a NumPy value of `dtype`, or None where the op has none."""
@@ -136,7 +136,7 @@ class Op:
     def _check_identity(self, shape: tuple[int, ...], dtype: DType, where: str) -> None:
         if self.neutral is None:
             return
-        wrong = f"{where}: identity {self.neutral!r} does not fit dtype {dtype} and shape {shape}"
+        wrong = f"{where}: identity {_short(self.neutral)} does not fit dtype {dtype} and shape {shape}"
         try:
             value = np.array(self.neutral, dtype=dtype)
             fits = np.broadcast_shapes(value.shape, shape) == shape
@@ -182,13 +182,17 @@ def _checked(result: Any, shape: tuple[int, ...], dtype: DType, where: str) -> A
         raise UsageError(f"{where} returned None; {wanted}")
     try:
         array = np.asarray(result)
-        if type(result) in (bool, int, float, complex) and np.result_type(dtype, type(result)) == dtype:
+        if type(result) in (bool, int, float, complex) and np.result_type(dtype, result) == dtype:
             array = np.asarray(result, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as exc:
-        raise UsageError(f"{where} returned {repr(result)[:200]}; {wanted}: {exc}") from exc
+        raise UsageError(f"{where} returned {_short(result)}; {wanted}: {exc}") from exc
     if array.shape != shape or array.dtype.newbyteorder("=") != dtype:
         raise UsageError(f"{where} returned dtype {array.dtype} and shape {array.shape}; {wanted}")
     return array
+
+
+def _short(value: Any) -> str:
+    return " ".join(repr(value).split())[:100]
 
 
 def _is_ml(dtype: DType) -> bool:
@@ -238,9 +242,9 @@ def _can(op: Op, dtype: DType) -> bool:
         return True
     try:
         result = ufunc.resolve_dtypes((dtype, dtype, None))[2]
-        silently(ufunc, probe, probe, probe)
+        _silently(ufunc, probe, probe, probe)
         if op.mean:
-            silently(np.true_divide, probe, 2, probe)
+            _silently(np.true_divide, probe, 2, probe)
     except TypeError:
         return False
     return bool(result == (np.bool_ if op.logical else dtype))
@@ -304,7 +308,7 @@ def as_op(x: Any) -> Op:
         return found
     hint = "; wrap a function of two arrays in aiocoll.op(fn)" if callable(x) else ""
     known = ", ".join(_BUILTIN)
-    raise UsageError(f"op={repr(x)[:100]} is no reduction: it is one of {known} or made by aiocoll.op(fn){hint}")
+    raise UsageError(f"op={_short(x)} is no reduction: it is one of {known} or made by aiocoll.op(fn){hint}")
 
 
 def fold_all(op: Op, arrays: list[Array], out: Array) -> None:

@@ -139,7 +139,8 @@ def _objects(what: str, rank: int, thing: str) -> UsageError:
 
 def _base(x: Array, where: str) -> Array:
     """A subclass (matrix, memmap, recarray, masked array) as a plain ndarray on the same memory."""
-    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+    masked = sys.modules.get("numpy.ma")  # NumPy imports it on first use: then no array is a masked one
+    if masked is not None and masked.is_masked(x):
         raise UsageError(f"{where}: a masked array would lose its mask; pass x.filled(…), and x.mask beside it")
     base = x.view(np.ndarray)
     if base.dtype.type is np.record:

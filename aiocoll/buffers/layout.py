@@ -47,7 +47,10 @@ def as_bytes(x: Array) -> NDArray[np.uint8]:
 
 def flat_bytes(x: Array) -> memoryview:
     """The bytes of a C- or F-contiguous array of any dtype as a memoryview of format B (read-only if `x` is)."""
-    return as_bytes(x).data
+    try:
+        return memoryview(x).cast("B")  # four times as fast, for C-contiguous arrays of the struct module's formats
+    except (TypeError, ValueError):
+        return as_bytes(x).data
 
 
 def shaped(buffer: Array, shape: tuple[int, ...], fortran: bool = False) -> Array:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 _SMALLEST_BYTES = 4096
+_UINT8 = np.dtype(np.uint8)
 
 
 class Scratch:
@@ -35,7 +36,7 @@ class Scratch:
     def give(self, buffer: Bytes) -> None:
         """Take back a buffer that `get` returned; nobody may look at it any more. Twice is an error of the caller."""
         block = buffer if buffer.base is None else buffer.base
-        if not isinstance(block, np.ndarray) or block.dtype != np.uint8 or block.size != _room(block.size):
+        if not isinstance(block, np.ndarray) or block.dtype is not _UINT8 or block.size != _room(block.size):
             raise ValueError("only a buffer that get() returned can be given back")
         room = block.size
         free = self._free.setdefault(room, [])
