@@ -1,0 +1,51 @@
+"""Ranks started by ``aiocoll run`` or ``aiocoll.launch``: the runner serves the store, rank 0 does not."""
+
+from __future__ import annotations
+
+from aiocoll.place.base import Environ, Place, rank_of, require, whole
+
+PRIORITY = 0
+_NEEDED = ("AIOCOLL_RANK", "AIOCOLL_WORLD_SIZE")
+
+
+def find(environ: Environ) -> Place | None:
+    """The runner's variables; any one of rank and size without the other is an error."""
+    if not any(environ.get(name, "").strip() for name in _NEEDED):
+        return None
+    require(environ, _NEEDED, because="the other half of the place is")
+    rank, size = rank_of(environ, *_NEEDED)
+    if size > 1:
+        require(environ, (*_NEEDED, "AIOCOLL_RDZV"), because=f"{size} ranks need a place to meet")
+    init_method = environ.get("AIOCOLL_RDZV", "").strip()
+    if init_method and "://" not in init_method:
+        init_method = f"tcp://{init_method}"
+    return Place(
+        rank=rank,
+        size=size,
+        local_rank=whole(environ, "AIOCOLL_LOCAL_RANK"),
+        local_size=whole(environ, "AIOCOLL_LOCAL_WORLD_SIZE", least=1),
+        job=environ.get("AIOCOLL_JOB_ID", "").strip(),
+        init_method=init_method,
+        restart=whole(environ, "AIOCOLL_RESTART_COUNT") or 0,
+        store_is_hosted=bool(init_method),
+    )
+
+
+def verdict(environ: Environ) -> str:
+    """Which of the runner's variables are there."""
+    place = find(environ)
+    if place is None:
+        return "AIOCOLL_RANK and AIOCOLL_WORLD_SIZE are not set"
+    return f"rank {place.rank} of {place.size}, meeting at {place.init_method or 'no address (a world of one)'}"
+
+
+def script_moved_the_master(environ: Environ) -> bool:
+    """Whether the script put its own MASTER_ADDR or MASTER_PORT in place of the runner's.
+
+    The runner exports torch's variables, and a copy in ``AIOCOLL_MASTER``: while both say the same, ``env://`` means
+    the runner's own store; a script that wants to meet elsewhere has changed them.
+    """
+    addr, port = environ.get("MASTER_ADDR", "").strip(), environ.get("MASTER_PORT", "").strip()
+    if not addr and not port:
+        return False
+    return f"{addr}:{port}" != environ.get("AIOCOLL_MASTER", "").strip()

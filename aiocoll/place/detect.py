@@ -1,0 +1,63 @@
+"""detect(): asks each environment's file in turn; the rule: the first that recognises its variables decides alone."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from dataclasses import dataclass, replace
+from functools import cache
+
+from aiocoll.errors import UsageError
+from aiocoll.place.base import Detector, Environ, Place
+from aiocoll.place.secret import job_secret
+
+_NOT_DETECTORS = frozenset({"base", "detect", "secret"})
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one detector says about an environment."""
+
+    detector: str
+    recognised: bool
+    text: str
+
+
+def detect(environ: Environ | None = None) -> Place:
+    """Where this process is: ``AIOCOLL_*``, then the other environments, else a world of one.
+
+    Reads the job's secret too (once: a descriptor is consumed, see ``secret.py``).
+    """
+    env = os.environ if environ is None else environ
+    for name, detector in detectors().items():
+        place = detector.find(env)
+        if place is not None:
+            return replace(place, source=name, secret=job_secret(env))
+    return Place(job=env.get("AIOCOLL_JOB_ID", "").strip(), secret=job_secret(env))
+
+
+def verdicts(environ: Environ | None = None) -> list[Verdict]:
+    """Every detector's opinion, in the order in which they are asked; raises nothing, reads no secret."""
+    env = os.environ if environ is None else environ
+    found = []
+    for name, detector in detectors().items():
+        try:
+            found.append(Verdict(name, detector.find(env) is not None, detector.verdict(env)))
+        except UsageError as error:
+            found.append(Verdict(name, False, f"set by halves: {error}"))
+    return found
+
+
+@cache
+def detectors() -> dict[str, Detector]:
+    """Name to detector, the one to be asked first in front."""
+    from importlib import metadata  # 10 ms that only a process that looks for its place should pay
+
+    package = importlib.import_module(_PACKAGE)
+    names = [item.name for item in pkgutil.iter_modules(package.__path__) if item.name not in _NOT_DETECTORS]
+    found: dict[str, Detector] = {name: importlib.import_module(f"{_PACKAGE}.{name}") for name in names}
+    for entry in metadata.entry_points(group="aiocoll.place"):
+        found.setdefault(entry.name, entry.load())
+    return dict(sorted(found.items(), key=lambda item: (item[1].PRIORITY, item[0])))

@@ -1,0 +1,67 @@
+"""What a completed rendezvous hands over; the rule: leaving never fails and never waits for anybody's program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiocoll.errors import AiocollError
+from aiocoll.observe import emit
+from aiocoll.store.base import Store
+
+LEAVE_SECONDS_MAX = 5.0
+
+log = logging.getLogger("aiocoll.rendezvous")
+
+Cleanup = Callable[[], Awaitable[None]]
+
+
+class Meeting:
+    """All ranks have come.
+
+    ``rank`` is mine of ``size``; ``world`` a random number that only this world has; ``members`` what each rank said
+    of itself, in rank order; ``store`` a place for keys of this world alone (closed by `leave`); ``where`` the
+    address, for messages.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        world: int,
+        members: list[dict[str, Any]],
+        store: Store,
+        where: str,
+        at_leaving: list[Cleanup] | None = None,
+    ) -> None:
+        self.rank, self.size, self.world, self.members = rank, size, world, members
+        self.store, self.where = store, where
+        self._at_leaving: list[Cleanup] = list(at_leaving or ())
+
+    def __repr__(self) -> str:
+        return f"<Meeting rank {self.rank} of {self.size} at {self.where}, world {self.world:016x}>"
+
+    def at_leaving(self, cleanup: Cleanup) -> None:
+        """Have `cleanup()` awaited by `leave`, after those that were given before it."""
+        self._at_leaving.append(cleanup)
+
+    async def leave(self) -> None:
+        """Tell the store that this rank has left; the last one clears up. Again: nothing. Raises nothing."""
+        cleanups, self._at_leaving = self._at_leaving, []
+        if not cleanups:
+            return
+        emit("meeting_left", rank=self.rank, size=self.size, world=self.world)
+        await clean_up(cleanups)
+
+
+async def clean_up(cleanups: list[Cleanup]) -> None:
+    """Awaits all of them, each within bounds and whatever the others raise."""
+    for cleanup in cleanups:
+        # A store that is gone needs no goodbye, and one that hangs gets none.
+        with contextlib.suppress(AiocollError, OSError, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS_MAX):
+                await cleanup()
