@@ -1,0 +1,61 @@
+"""Who uses a file, and who of them is certainly dead; the rule: in doubt somebody lives.
+
+A process is named by host, boot, process-id namespace, pid and start time: a pid that was given to another process, a
+reboot, and a container that cannot see the process are all told apart.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def me() -> dict[str, Any]:
+    """This process, as plain data."""
+    return {
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "namespace": _namespace(),
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+    }
+
+
+def is_dead(user: Mapping[str, Any]) -> bool:
+    """Whether that process has certainly ended."""
+    if not isinstance(user, Mapping) or user.get("host") != socket.gethostname():
+        return False
+    if not user.get("boot") or not _boot():
+        return False
+    if user["boot"] != _boot():
+        return True
+    if user.get("namespace") != _namespace() or not isinstance(user.get("pid"), int):
+        return False
+    return _started(user["pid"]) != user.get("started")
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _started(pid: int) -> str:
+    """When a process started, in the kernel's ticks; empty when there is none, or none but a zombie."""
+    try:
+        # The name in parentheses may hold anything, spaces and parentheses included: fields count from behind it.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
