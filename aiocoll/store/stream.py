@@ -3,6 +3,7 @@
 It owns a raw non-blocking socket on a loop that it is told: no task, no transport object, nothing that needs a
 running loop to send, nothing that a forked child could not close. Memory grows with the bytes that came, never with a
 length that was announced; whoever asks without reading the answers is read no further.
+"""
 
 from __future__ import annotations
 
