@@ -1,0 +1,147 @@
+"""The registry of algorithms: one file per collective in this directory, one decorated coroutine per algorithm.
+
+The rule: an algorithm is control flow over the verbs of a ``Channel`` and nothing else. What it declares here
+(rounds, bytes, order) is what the tuner chooses by, what the tests hold it to, and what the documentation prints.
+
+Units of what is declared, for ``p`` ranks and ``n`` bytes (see ``MEASURES`` for whose bytes): *rounds* are the
+messages on the longest chain in which each waits for the one before; *sent* the bytes that the busiest rank sends,
+*path* those that must follow one another on the wire; *folded* the bytes of the left operands of all folds that the
+busiest rank makes; *messages* what the busiest rank sends in number. They are exact when p divides the count, and
+grow with n.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from aiocoll.errors import UsageError
+
+MEASURES = {
+    "all_gather": "all blocks together",
+    "all_reduce": "the vector of one rank",
+    "all_to_all": "all blocks of one rank, its own included",
+    "announce": "the blob",
+    "barrier": "nothing",
+    "broadcast": "root's array",
+    "exchange_all": "all blocks of one rank, its own included",
+    "exscan": "the vector of one rank",
+    "gather": "all blocks together",
+    "reduce": "the vector of one rank",
+    "reduce_scatter": "the vector of one rank",
+    "scan": "the vector of one rank",
+    "scatter": "all blocks together",
+    "share": "all blobs together",
+}
+"""Which bytes ``n`` counts, by collective."""
+
+Steps = Callable[[int], float]
+Volume = Callable[[int, int], float]
+Run = Callable[..., Coroutine[Any, Any, Any]]
+_Run = TypeVar("_Run", bound=Run)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Algorithm:
+    """One way to do one collective: the coroutine ``run(channel, ...)`` and what it promises."""
+
+    collective: str
+    name: str
+    run: Run
+    rounds: Steps
+    sent: Volume
+    path: Volume
+    folded: Volume
+    messages: Steps
+    keeps_order: bool
+    """Folds in rank order, so that ops that do not commute are welcome."""
+    splits: bool
+    """Folds pieces of the vector, so that only elementwise ops are welcome."""
+    when: Callable[[int, int], bool]
+    """Whether it can serve (or is ever worth considering for) p ranks and n bytes."""
+    needs: str
+    """``when`` in words, for the message that refuses an override."""
+
+    @property
+    def idea(self) -> str:
+        """The first line of the docstring."""
+        return (self.run.__doc__ or "").strip().splitlines()[0]
+
+    def __repr__(self) -> str:
+        return f"<algorithm {self.collective}:{self.name}>"
+
+
+_registered: dict[str, dict[str, Algorithm]] = {}
+
+
+def _nothing(p: int, n: int) -> float:
+    return 0
+
+
+def _always(p: int, n: int) -> bool:
+    return True
+
+
+def algorithm(
+    collective: str,
+    *,
+    rounds: Steps,
+    sent: Volume,
+    path: Volume | None = None,
+    folded: Volume = _nothing,
+    messages: Steps | None = None,
+    keeps_order: bool = False,
+    splits: bool = False,
+    when: Callable[[int, int], bool] = _always,
+    needs: str = "",
+) -> Callable[[_Run], _Run]:
+    """Registers the coroutine below under its own name; ``path`` is ``sent``, ``messages`` are ``rounds`` unless given."""
+
+    def register(run: _Run) -> _Run:
+        made = Algorithm(
+            collective=collective,
+            name=run.__name__,
+            run=run,
+            rounds=rounds,
+            sent=sent,
+            path=path or sent,
+            folded=folded,
+            messages=messages or rounds,
+            keeps_order=keeps_order,
+            splits=splits,
+            when=when,
+            needs=needs,
+        )
+        siblings = _registered.setdefault(collective, {})
+        assert siblings.setdefault(made.name, made) is made, f"{made!r} is registered twice"
+        return run
+
+    return register
+
+
+@lru_cache(1)
+def registry() -> dict[str, dict[str, Algorithm]]:
+    """All algorithms by collective and name, in the order of their files; reads this directory once."""
+    for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
+        importlib.import_module(f"{__name__}.{module}")
+    return dict(sorted(_registered.items()))
+
+
+def all_of(collective: str) -> tuple[Algorithm, ...]:
+    """The algorithms of a collective. UsageError names the collectives there are."""
+    found = registry().get(collective)
+    if found is None:
+        raise UsageError(f"there is no collective {collective!r}; there are {', '.join(registry())}")
+    return tuple(found.values())
+
+
+def find(collective: str, name: str) -> Algorithm:
+    """The algorithm ``name`` of ``collective``. UsageError names those there are."""
+    names = {each.name: each for each in all_of(collective)}
+    if name not in names:
+        raise UsageError(f"{collective} has no algorithm {name!r}; it has {', '.join(names)}")
+    return names[name]

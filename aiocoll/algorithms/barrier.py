@@ -1,0 +1,24 @@
+"""Barrier: nobody leaves before everybody has come.
+
+The rule: empty messages only. ``run(channel)``.
+"""
+
+from __future__ import annotations
+
+from aiocoll import patterns
+from aiocoll.algorithms import algorithm
+from aiocoll.algorithms.channel import EMPTY, Channel, finish
+
+
+@algorithm("barrier", rounds=patterns.log2_ceil, sent=lambda p, n: 0)
+async def dissemination(ch: Channel) -> None:
+    """Step k: tell the rank 2^k ahead, hear from the one 2^k behind (Hensgen, Finkel, Manber 1988)."""
+    for to, source in patterns.dissemination(ch.rank, ch.size):
+        await ch.exchange(to, EMPTY, source, EMPTY)
+
+
+@algorithm("barrier", rounds=lambda p: min(p - 1, 1), messages=lambda p: p - 1, sent=lambda p, n: 0)
+async def full_mesh(ch: Channel) -> None:
+    """Everybody tells everybody: one round of size - 1 messages."""
+    peers = patterns.around(ch.rank, ch.size)
+    await finish([*[ch.recv(peer, EMPTY) for peer in peers], ch.publish(EMPTY)])

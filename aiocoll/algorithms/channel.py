@@ -1,0 +1,82 @@
+"""The verbs that algorithms are written in: one call's slice of an endpoint, ranks renumbered to the group.
+
+The rule: every verb starts synchronously when it is called, and awaiting it means that it is over. The k-th send to a
+peer within one call meets that peer's k-th receive from me. A big send may end only once its receive is posted, so an
+algorithm never awaits a send before it has posted the receives that its peers' sends wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiocoll.ops import Op
+
+Array = NDArray[Any]
+Data = Array | bytes | bytearray | memoryview
+Place = Callable[[bytes, int], Array]
+"""place(meta, nbytes) -> a contiguous uint8 array of nbytes to receive into."""
+PlaceFrom = Callable[[int, bytes, int], Array]
+"""place(source, meta, nbytes), where data of several ranks arrive."""
+
+EMPTY: Array = np.empty(0, np.uint8)
+"""What a message without content is sent from and received into."""
+WINDOW = 32
+"""Peers that one rank talks to at once where it talks to all of them."""
+
+
+class Message(Protocol):
+    """What ``take`` gives."""
+
+    @property
+    def meta(self) -> bytes: ...
+    @property
+    def data(self) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Data whose size only its sender knows: ``meta`` says what it is, ``data`` is a contiguous uint8 array."""
+
+    meta: bytes
+    data: Array
+
+
+class Channel(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+    def send(self, peer: int, data: Data, meta: bytes = b"") -> Awaitable[None]:
+        """Over when ``data`` may be changed."""
+
+    def recv(self, peer: int, into: Array) -> Awaitable[None]:
+        """Fills ``into`` (contiguous); the message has exactly its length."""
+
+    def recv_fold(self, peer: int, into: Array, op: Op, *, left: bool = False) -> Awaitable[None]:
+        """into = op(into, incoming); with ``left`` op(incoming, into)."""
+
+    def exchange(
+        self, to: int, data: Data, source: int, into: Array, op: Op | None = None, *, left: bool = False
+    ) -> Awaitable[None]:
+        """Send and receive (and fold) at once; ``data`` and ``into`` share no memory."""
+
+    def take(self, peer: int, place: Place | None = None) -> Awaitable[Message]:
+        """Receives a message of any length, where ``place`` wants it."""
+
+    def publish(self, data: Data, meta: bytes = b"") -> Awaitable[None]:
+        """The same message to every other member; counts as one send to each."""
+
+    def scratch(self, like: Array) -> Array:
+        """An uninitialised array of the shape and dtype of ``like`` that is freed with the call."""
+
+
+async def finish(started: Iterable[Awaitable[object]]) -> None:
+    """Waits for verbs that run already."""
+    for each in started:
+        await each

@@ -1,0 +1,45 @@
+"""Local work of any size in slices, with a turn for the event loop between them.
+
+The rule: nothing here holds the loop for longer than one slice of at most SLICE_BYTES takes.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Generator
+
+from aiocoll.algorithms.channel import Array
+from aiocoll.ops import Op
+
+SLICE_BYTES = 1 << 20
+
+
+@types.coroutine
+def breathe() -> Generator[None, None, None]:
+    """One turn for whatever else is ready: a bare yield, which is what every driver of coroutines understands."""
+    yield
+
+
+def slices(x: Array, op: Op | None = None) -> list[slice]:
+    """``x`` in slices; ops that want whole arrays get it whole."""
+    if x.nbytes <= SLICE_BYTES or not (op is None or op.splittable):
+        return [slice(0, len(x))]
+    step = max(1, SLICE_BYTES // x.itemsize)
+    return [slice(start, start + step) for start in range(0, len(x), step)]
+
+
+async def fold(op: Op, left: Array, right: Array, out: Array) -> None:
+    """out = op(left, right); ``out`` may be either."""
+    if left.nbytes <= SLICE_BYTES:
+        op.fold(left, right, out)
+        return
+    for part in slices(left, op):
+        op.fold(left[part], right[part], out[part])
+        await breathe()
+
+
+async def copy(source: Array, target: Array) -> None:
+    for part in slices(source):
+        target[part] = source[part]
+        if source.nbytes > SLICE_BYTES:
+            await breathe()
