@@ -31,8 +31,11 @@ def as_array(x: Any, *, what: str, rank: int) -> tuple[Array, bool]:
     back as `result[()]`. `what` and `rank` are for messages: the call's name and the caller's rank.
     """
     if type(x) is np.ndarray:
-        if x.dtype.hasobject:
-            raise _objects(what, rank, f"an array of dtype {x.dtype}")
+        dtype = x.dtype
+        if dtype.hasobject:
+            raise _objects(what, rank, f"an array of dtype {dtype}")
+        if not dtype.itemsize and dtype.kind in "SU":
+            x = x.astype(f"{dtype.kind}1")  # fields may be of dtype S0, but NumPy makes no new array of it
         return x, False
     where = f"{what} on rank {rank}"
     if isinstance(x, np.ndarray):

@@ -48,7 +48,7 @@ def as_bytes(x: Array) -> NDArray[np.uint8]:
 def flat_bytes(x: Array) -> memoryview:
     """The bytes of a C- or F-contiguous array of any dtype as a memoryview of format B (read-only if `x` is)."""
     try:
-        return memoryview(x).cast("B")  # four times as fast, for C-contiguous arrays of the struct module's formats
+        return x.data.cast("B")  # four times as fast, for C-contiguous arrays of the struct module's formats
     except (TypeError, ValueError):
         return as_bytes(x).data
 
