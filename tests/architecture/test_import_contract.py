@@ -28,7 +28,9 @@ def test_every_room_has_its_layer() -> None:
     named = [name.strip("() ") for layer in layers for name in re.split(r"[|:]", layer)]
     optional = {name.strip("() ") for layer in layers for name in layer.split("|") if "(" in name}
     package = ROOT / "aiocoll"
-    present = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    present = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
     present.discard("__init__")
     assert len(named) == len(set(named)), "a room stands in two layers"
     assert present - set(named) == set(), "rooms without a layer"

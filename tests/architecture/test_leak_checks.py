@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = '''
+SAMPLES = """
 import asyncio, socket, subprocess, sys, threading
 import pytest
 
@@ -40,7 +40,7 @@ async def test_tidy(tmp_path):
 @pytest.mark.leaks("shows the marker")
 def test_excused():
     kept.append(socket.socket())
-'''
+"""
 
 
 @pytest.mark.slow

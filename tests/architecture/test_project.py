@@ -15,7 +15,10 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 def test_readme_has_exactly_two_set_up_commands() -> None:
     commands = re.findall(r"^python3 .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert [command.split("#")[0].strip() for command in commands] == ["python3 scripts/demo.py", "python3 scripts/test.py"]
+    assert [command.split("#")[0].strip() for command in commands] == [
+        "python3 scripts/demo.py",
+        "python3 scripts/test.py",
+    ]
 
 
 def test_ci_calls_the_readme_test_command() -> None:

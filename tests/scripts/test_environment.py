@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script's module, for a checkout in ``tmp_path`` and with pip replaced by a list of what it was asked to install."""
+    """The script's module, for a checkout in ``tmp_path``, with a list of installs in place of pip."""
     spec = importlib.util.spec_from_file_location("environment", ROOT / "scripts" / "environment.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
