@@ -172,10 +172,10 @@ def _shared(x: Any, what: str, rank: int, *, writable: bool) -> Array:
     where = f"{what} on rank {rank}"
     kind = type(x)
     try:
+        if hasattr(kind, "detach") and hasattr(kind, "numpy"):
+            return _from_torch(x, where, writable=writable)
         if hasattr(kind, "__dlpack_device__") and hasattr(kind, "__dlpack__"):
             _check_host(x, where)
-            if hasattr(kind, "detach"):
-                return _from_torch(x, where, writable=writable)
             if not hasattr(kind, "__array_interface__"):
                 return _from_dlpack(x, writable=writable)
         if isinstance(x, str) or x is None:
@@ -222,6 +222,11 @@ def _from_dlpack(x: Any, *, writable: bool) -> Array:
 
 def _from_torch(x: Any, where: str, *, writable: bool) -> Array:
     """A torch CPU tensor as an ndarray on the same memory; dtypes that NumPy lacks come as those of ml_dtypes."""
+    try:
+        plain: Array = x.numpy()
+        return plain
+    except (TypeError, RuntimeError):  # another device, a gradient, a lazy conjugate, or a dtype that NumPy lacks
+        _check_host(x, where)
     tensor = x.detach()
     for bit, resolve in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
         if getattr(tensor, bit, bool)():
@@ -229,9 +234,9 @@ def _from_torch(x: Any, where: str, *, writable: bool) -> Array:
                 raise UsageError(f"{where}: out is a lazily conjugated or negated tensor; pass out.{resolve}()")
             tensor = getattr(tensor, resolve)()
     name = str(tensor.dtype).removeprefix("torch.")
-    if name == "bfloat16" or name.startswith("float8"):
-        raw = tensor.view(sys.modules["torch"].uint8 if tensor.element_size() == 1 else sys.modules["torch"].int16)
-        array: Array = raw.numpy()
+    if name in ("bfloat16", "complex32") or name.startswith("float8"):
+        bits = getattr(sys.modules["torch"], f"int{8 * tensor.element_size()}")
+        array: Array = tensor.view(bits).numpy()
         return array.view(_ml_dtype(name, where))
     result: Array = tensor.numpy()
     return result
