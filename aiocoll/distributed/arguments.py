@@ -1,0 +1,194 @@
+"""What the documented calls take: tensors filled in place, lists of them, ranks of the world, timeouts.
+
+The rule: an argument is judged before anything is sent, in the documented words; nothing here waits or sends.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..buffers import as_array, as_out
+from ..errors import UsageError
+from ..sync import SyncGroup
+from .refusals import RuntimeUsageError, TypeUsageError, documented
+
+Array = NDArray[Any]
+
+
+class Output:
+    """A tensor that a call fills in place, seen as a flat contiguous array: only count and dtype must agree.
+
+    Where the tensor is not contiguous, ``flat`` is a copy in C order that ``settle()`` writes back.
+    """
+
+    __slots__ = ("array", "direct", "flat")
+
+    def __init__(self, tensor: Any, what: str, rank: int) -> None:
+        if type(tensor) is np.ndarray and tensor.flags.carray and not tensor.dtype.hasobject:  # the usual case
+            self.array = tensor
+            self.flat = tensor.reshape(-1)
+            self.direct = True
+            return
+        self.array = _writable(tensor, what, rank)
+        self.flat = np.ascontiguousarray(self.array).reshape(-1)
+        self.direct = np.may_share_memory(self.flat, self.array)
+
+    def settle(self) -> None:
+        """Brings the result into the tensor."""
+        if not self.direct:
+            np.copyto(self.array, self.flat.reshape(self.array.shape))
+
+    def take(self, source: Array) -> None:
+        """Copies a result of the same count into the tensor."""
+        np.copyto(self.array, source.reshape(self.array.shape))
+
+
+def input_of(tensor: Any, what: str, rank: int) -> Array:
+    """A tensor that is only read, as a flat contiguous array; a copy where it is not contiguous."""
+    require_tensor(tensor, what, rank)
+    try:
+        array, _ = as_array(tensor, what=what, rank=rank)
+    except UsageError as error:
+        raise documented(error) from error.__cause__
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def require_tensor(tensor: Any, what: str, rank: int) -> None:
+    """TypeError for what is no array: numbers, lists and None have no memory to fill in place."""
+    if isinstance(tensor, np.ndarray):
+        return
+    kind = type(tensor)
+    if isinstance(tensor, str | list | tuple | int | float | complex | np.generic) or not (
+        hasattr(kind, "__dlpack__") or hasattr(tensor, "__array_interface__") or _has_buffer(tensor)
+    ):
+        raise TypeUsageError(
+            f"{what} on rank {rank}: expected a tensor (a NumPy array, a torch CPU tensor or a buffer), "
+            f"got {kind.__name__}"
+        )
+
+
+def outputs_of(tensors: Any, size: int, what: str, kind: str, rank: int) -> list[Output]:
+    """A list with one tensor per member of the group."""
+    return [
+        Output(each, f"{what}: {kind}[{index}]", rank)
+        for index, each in enumerate(_list_of(tensors, size, what, kind, rank))
+    ]
+
+
+def inputs_of(tensors: Any, size: int, what: str, kind: str, rank: int) -> list[Array]:
+    """The same for tensors that are only read."""
+    return [
+        input_of(each, f"{what}: {kind}[{index}]", rank)
+        for index, each in enumerate(_list_of(tensors, size, what, kind, rank))
+    ]
+
+
+def local_list(tensors: Any, what: str, rank: int) -> list[Output]:
+    """The ``tensor_list`` of a *_multigpu call: one tensor per local device, all of one count and dtype."""
+    if isinstance(tensors, str) or not isinstance(tensors, Sequence):
+        raise TypeUsageError(f"{what} on rank {rank}: expected a list of tensors, got {type(tensors).__name__}")
+    if not tensors:
+        raise RuntimeUsageError(f"{what} on rank {rank}: the list of tensors is empty")
+    outputs = [Output(each, f"{what}: tensor_list[{index}]", rank) for index, each in enumerate(tensors)]
+    same_kind(outputs, outputs[0].flat, what, rank)
+    return outputs
+
+
+def same_kind(outputs: Sequence[Output], like: Array, what: str, rank: int, *, uneven: bool = False) -> None:
+    """Every output has the dtype (and, unless ``uneven``, the count) of ``like``."""
+    for index, output in enumerate(outputs):
+        if output.flat.dtype.newbyteorder("=") != like.dtype.newbyteorder("="):
+            raise RuntimeUsageError(
+                f"{what} on rank {rank}: tensor types do not match: number {index} of the list is "
+                f"{output.flat.dtype}, the tensor is {like.dtype}"
+            )
+        if not uneven and output.flat.size != like.size:
+            raise RuntimeUsageError(
+                f"{what} on rank {rank}: tensor sizes do not match: number {index} of the list has "
+                f"{output.flat.size} elements, the tensor {like.size}"
+            )
+
+
+def root_of(group: SyncGroup, world_rank: Any, group_rank: Any, what: str, name: str) -> int:
+    """The rank in the group that ``src=``/``dst=`` (a rank of the world) or ``group_src=``/``group_dst=`` means."""
+    if group_rank is not None:
+        if world_rank is not None:
+            raise RuntimeUsageError(f"{what}: give either {name} or group_{name}, not both")
+        rank = integer(group_rank, what, f"group_{name}")
+        if not 0 <= rank < group.size:
+            raise RuntimeUsageError(
+                f"{what}: group rank is invalid, rank should be in range: [0, {group.size - 1}], "
+                f"not group_{name}={rank}"
+            )
+        return rank
+    if world_rank is None:
+        raise TypeUsageError(f"{what} needs {name} (a rank of the world) or group_{name} (a rank of the group)")
+    rank = integer(world_rank, what, name)
+    ranks = group.ranks
+    if 0 <= rank < len(ranks) and ranks[rank] == rank:
+        return rank
+    if rank not in ranks:
+        raise RuntimeUsageError(
+            f"{what}: rank({rank}) is not member of group: {name} is a rank of the world, and this group's are {ranks}"
+        )
+    return ranks.index(rank)
+
+
+def integer(value: Any, what: str, name: str) -> int:
+    """A rank or tag; NumPy's integers count, bool and float do not."""
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeUsageError(f"{what}: {name} must be an int, got {type(value).__name__}") from None
+
+
+def seconds_of(timeout: float | timedelta | None) -> float | None:
+    """A documented timeout (timedelta, or seconds) as seconds."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeUsageError(f"timeout must be a datetime.timedelta or seconds, got {type(timeout).__name__}")
+    if not timeout > 0:
+        raise RuntimeUsageError(f"timeout={timeout!r}: it must be positive")
+    return float(timeout)
+
+
+def _list_of(tensors: Any, size: int, what: str, kind: str, rank: int) -> Sequence[Any]:
+    if isinstance(tensors, str) or not isinstance(tensors, Sequence):
+        raise TypeUsageError(f"{what} on rank {rank}: {kind} must be a list of tensors, got {type(tensors).__name__}")
+    if len(tensors) != size:
+        word = "output" if what in ("all_gather", "gather") else "input"
+        raise RuntimeUsageError(
+            f"{_CAMEL.get(what, what)}: number of {word} tensors and group size does not match: rank {rank} gave "
+            f"{len(tensors)} in {kind}, the group has {size} members"
+        )
+    return tensors
+
+
+_CAMEL = {"all_gather": "allGather"}  # the engine's own spelling, which the documented message has
+
+
+def _writable(tensor: Any, what: str, rank: int) -> Array:
+    require_tensor(tensor, what, rank)
+    try:
+        return as_out(tensor, what=what, rank=rank)
+    except UsageError as error:
+        raise documented(error) from error.__cause__
+
+
+def _has_buffer(tensor: Any) -> bool:
+    try:
+        memoryview(tensor).release()
+    except TypeError:
+        return False
+    return True

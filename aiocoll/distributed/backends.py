@@ -1,0 +1,61 @@
+"""Which backends there are, and which of them work here.
+
+The rule: a backend that cannot work says so before anything is joined, and names what to install.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .constants import NUMBER_OF_BACKEND, Backend
+from .refusals import RuntimeUsageError
+
+_TRANSPORT_OF = {"tcp": "tcp", "shm": "shm", "auto": "auto"}
+_EXTRA_OF = {"mpi": ("mpi", "mpi4py"), "gloo": ("torch", "PyTorch"), "nccl": ("torch", "PyTorch, and GPUs")}
+
+
+def backend_named(name: Any) -> Backend:
+    """The backend of that name in any case; None is ``auto``. RuntimeError for a name that is none."""
+    return Backend("auto" if name is None else name)
+
+
+def transport_of(backend: Backend) -> str:
+    """What ``connect(transport=)`` takes for this backend; RuntimeError where it cannot work here."""
+    if not is_backend_available(backend):
+        extra, needs = _EXTRA_OF[backend]
+        raise RuntimeUsageError(
+            f"backend {str(backend)!r} is not available: it is built on {needs} and comes with the extra "
+            f"aiocoll[{extra}] (pip install 'aiocoll[{extra}]') of a release that has it, which this one is not yet; "
+            "'tcp', 'shm' and 'auto' work everywhere"
+        )
+    return _TRANSPORT_OF[backend]
+
+
+def is_backend_available(backend: str) -> bool:
+    """Can ``init_process_group(backend)`` work in this installation?"""
+    return backend.lower() in _TRANSPORT_OF
+
+
+def is_available() -> bool:
+    """Is distributed support there? Always: it needs nothing but sockets."""
+    return True
+
+
+def is_mpi_available() -> bool:
+    """Does the backend "mpi" work in this installation?"""
+    return is_backend_available("mpi")
+
+
+def is_gloo_available() -> bool:
+    """Does the backend "gloo" work in this installation?"""
+    return is_backend_available("gloo")
+
+
+def is_nccl_available() -> bool:
+    """Does the backend "nccl" work in this installation?"""
+    return is_backend_available("nccl")
+
+
+def number_of(backend: Backend) -> int:
+    """The backend's value in ``dist_backend``."""
+    return NUMBER_OF_BACKEND[backend]

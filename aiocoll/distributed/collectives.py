@@ -1,0 +1,315 @@
+"""broadcast, reduce, all_reduce, gather, all_gather, scatter, barrier: in place, on tensors.
+
+The rule: judge the arguments, then one async call on the flat views. Roots are ranks of the world (``group_src=`` and
+``group_dst=`` are ranks of the group); who is not in the group gets None and an untouched tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from ..errors import MismatchError, UsageError
+from ..sync import SyncGroup
+from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_of, same_kind, seconds_of
+from .constants import ReduceOp, op_of
+from .refusals import RuntimeUsageError
+from .request import Request, call, refused
+from .state import WORLD, member_of
+
+
+def broadcast(
+    tensor: Any,
+    src: int | None = None,
+    group: Any = WORLD,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Request | None:
+    """Broadcasts the tensor to the whole group.
+
+    ``tensor`` must have the same number of elements (and dtype) in all processes participating in the collective.
+
+    Arguments:
+        tensor: Data to be sent if ``src`` is the rank of current process, and tensor to be used to save received data
+            otherwise.
+        src: Source rank, a rank of the world.
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+        group_src: Source rank in the group, instead of ``src``.
+    """
+    member = member_of(group)
+    if member is None:
+        return None
+    try:
+        root = root_of(member, src, group_src, "broadcast", "src")
+        if root == member.rank:
+            data = input_of(tensor, "broadcast", root)
+            return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, _nothing)
+        out = Output(tensor, "broadcast", member.rank)
+    except UsageError as error:
+        raise refused(member, "broadcast", error) from error.__cause__
+    return call(member, "broadcast", lambda g: g.broadcast(None, root, out=out.flat), async_op, _settle(out))
+
+
+def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op: bool = False) -> Request | None:
+    """Reduces the tensor data across all machines in such a way that all get the final result.
+
+    After the call ``tensor`` is going to be bitwise identical in all processes.
+
+    Arguments:
+        tensor: Input and output of the collective. The function operates in-place.
+        op: One of the values from ``reduce_op`` (or ``ReduceOp``), an element-wise reduction; or an aiocoll op.
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+    """
+    member = member_of(group)
+    if member is None:
+        return None
+    try:
+        reduction = op_of(op)
+        out = Output(tensor, "all_reduce", member.rank)
+    except UsageError as error:
+        raise refused(member, "all_reduce", error) from error.__cause__
+    flat = out.flat
+    return call(member, "all_reduce", lambda g: g.all_reduce(flat, reduction, out=flat), async_op, _settle(out))
+
+
+def reduce(
+    tensor: Any,
+    dst: int | None = None,
+    op: Any = ReduceOp.SUM,
+    group: Any = WORLD,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Request | None:
+    """Reduces the tensor data across all machines.
+
+    Only the process with rank ``dst`` is going to receive the final result; the tensors of the others stay as they are.
+
+    Arguments:
+        tensor: Input of the collective, and on ``dst`` its output.
+        dst: Destination rank, a rank of the world.
+        op: One of the values from ``reduce_op`` (or ``ReduceOp``), an element-wise reduction; or an aiocoll op.
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+        group_dst: Destination rank in the group, instead of ``dst``.
+    """
+    member = member_of(group)
+    if member is None:
+        return None
+    try:
+        root = root_of(member, dst, group_dst, "reduce", "dst")
+        reduction = op_of(op)
+        if root != member.rank:
+            data = input_of(tensor, "reduce", member.rank)
+            return call(member, "reduce", lambda g: g.reduce(data, reduction, root), async_op)
+        out = Output(tensor, "reduce", root)
+    except UsageError as error:
+        raise refused(member, "reduce", error) from error.__cause__
+    flat = out.flat
+    return call(member, "reduce", lambda g: g.reduce(flat, reduction, root, out=flat), async_op, _settle(out))
+
+
+def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, async_op: bool = False) -> Request | None:
+    """Gathers tensors from the whole group in a list.
+
+    Arguments:
+        tensor_list: Output list. It should contain correctly-sized tensors to be used for output of the collective,
+            one per member in the order of their ranks; sizes may differ from rank to rank.
+        tensor: Tensor to be broadcast from current process.
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+    """
+    member = member_of(group)
+    if member is None:
+        return None
+    try:
+        data = input_of(tensor, "all_gather", member.rank)
+        outputs = outputs_of(tensor_list, member.size, "all_gather", "tensor_list", member.rank)
+        same_kind(outputs, data, "all_gather", member.rank, uneven=True)
+        same_kind(outputs[member.rank : member.rank + 1], data, "all_gather", member.rank)
+    except UsageError as error:
+        raise refused(member, "all_gather", error) from error.__cause__
+    if all(output.flat.size == data.size for output in outputs):  # then everywhere, or the digests differ
+        table = np.empty((member.size, data.size), data.dtype.newbyteorder("="))
+        return call(
+            member,
+            "all_gather",
+            lambda g: g.all_gather(data, out=table),
+            async_op,
+            lambda _: _distribute(table, outputs, "all_gather", member),
+        )
+    return call(
+        member,
+        "all_gather",
+        lambda g: g.all_gather(data),
+        async_op,
+        lambda parts: _distribute(parts, outputs, "all_gather", member),
+    )
+
+
+def gather(
+    tensor: Any,
+    gather_list: Sequence[Any] | None = None,
+    dst: int | None = None,
+    group: Any = WORLD,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    **kwargs: Any,
+) -> Request | None:
+    """Gathers a list of tensors in a single process.
+
+    Arguments:
+        tensor: Input tensor.
+        gather_list: List of appropriately-sized tensors to use for received data. Required only in the receiving
+            process.
+        dst: Destination rank, a rank of the world. Left out: mine where I give a list, else 0.
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+        group_dst: Destination rank in the group, instead of ``dst``.
+    """
+    member = member_of(group)
+    if kwargs:
+        raise _unexpected(kwargs)
+    if member is None:
+        return None
+    try:
+        root = _root_or_default(member, dst, group_dst, bool(gather_list), "gather", "dst")
+        data = input_of(tensor, "gather", member.rank)
+        if root != member.rank:
+            if gather_list:
+                raise RuntimeUsageError(
+                    f"non-empty gather_list can be given only to gather destination: this is rank {member.rank} of "
+                    f"the group, dst is rank {root}"
+                )
+            return call(member, "gather", lambda g: g.gather(data, root), async_op)
+        if gather_list is None:
+            raise RuntimeUsageError(
+                f"gather_list is a required argument in gather destination: rank {root} of the group needs a list of "
+                f"{member.size} tensors"
+            )
+        outputs = outputs_of(gather_list, member.size, "gather", "gather_list", root)
+        same_kind(outputs, data, "gather", root, uneven=True)
+    except UsageError as error:
+        raise refused(member, "gather", error) from error.__cause__
+    return call(
+        member,
+        "gather",
+        lambda g: g.gather(data, root),
+        async_op,
+        lambda parts: _distribute(parts, outputs, "gather", member),
+    )
+
+
+def scatter(
+    tensor: Any,
+    scatter_list: Sequence[Any] | None = None,
+    src: int | None = None,
+    group: Any = WORLD,
+    async_op: bool = False,
+    group_src: int | None = None,
+    **kwargs: Any,
+) -> Request | None:
+    """Scatters a list of tensors to all processes in a group.
+
+    Each process will receive exactly one tensor and store its data in the ``tensor`` argument.
+
+    Arguments:
+        tensor: Output tensor.
+        scatter_list: List of tensors to scatter. Required only in the process that is sending the data.
+        src: Source rank, a rank of the world. Left out: mine where I give a list, else 0.
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+        group_src: Source rank in the group, instead of ``src``.
+    """
+    member = member_of(group)
+    if kwargs:
+        raise _unexpected(kwargs)
+    if member is None:
+        return None
+    try:
+        root = _root_or_default(member, src, group_src, bool(scatter_list), "scatter", "src")
+        out = Output(tensor, "scatter", member.rank)
+        parts: list[Array] | None = None
+        if root != member.rank:
+            if scatter_list:
+                raise RuntimeUsageError(
+                    f"non-empty can be given only to scatter source: scatter_list on rank {member.rank} of the group, "
+                    f"src is rank {root}"
+                )
+        elif scatter_list is None:
+            raise RuntimeUsageError(
+                f"scatter_list is a required argument in scatter source: rank {root} of the group needs a list of "
+                f"{member.size} tensors"
+            )
+        else:
+            parts = inputs_of(scatter_list, member.size, "scatter", "scatter_list", root)
+    except UsageError as error:
+        raise refused(member, "scatter", error) from error.__cause__
+    return call(member, "scatter", lambda g: g.scatter(parts, root, out=out.flat), async_op, _settle(out))
+
+
+def barrier(
+    group: Any = WORLD,
+    async_op: bool = False,
+    device_ids: Sequence[int] | None = None,
+    timeout: float | timedelta | None = None,
+) -> Request | None:
+    """Synchronizes all processes.
+
+    This collective blocks processes until the whole group enters this function.
+
+    Arguments:
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+        device_ids: Accepted for code written for GPUs; nothing here depends on it.
+        timeout: How long to wait for the others.
+    """
+    member = member_of(group)
+    if member is None:
+        return None
+    try:
+        limit = seconds_of(timeout)
+    except UsageError as error:
+        raise refused(member, "barrier", error) from error.__cause__
+    return call(member, "barrier", lambda g: g.barrier(timeout=limit), async_op)
+
+
+# ------------------------------------------------------------------------------------------------ endings
+
+
+def _settle(out: Output) -> Any:
+    return None if out.direct else lambda _: out.settle()
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _distribute(parts: Any, outputs: Sequence[Output], what: str, member: SyncGroup) -> None:
+    """Each part into its output, once all are known to fit."""
+    for source, (part, output) in enumerate(zip(parts, outputs, strict=True)):
+        if part.size != output.flat.size or part.dtype.newbyteorder("=") != output.flat.dtype.newbyteorder("="):
+            raise MismatchError(
+                f"{what} on group {member.name!r}: tensor sizes do not match: rank {source} sent {part.size} elements "
+                f"of {part.dtype}, rank {member.rank} has room for {output.flat.size} of {output.flat.dtype}; "
+                "none of its tensors was touched"
+            )
+    for part, output in zip(parts, outputs, strict=True):
+        output.take(part)
+
+
+def _root_or_default(member: SyncGroup, world_rank: Any, group_rank: Any, gave_list: bool, what: str, name: str) -> int:
+    """Who gives the list is the root where nobody is named, as the early API had it; else the first, as today's."""
+    if world_rank is None and group_rank is None:
+        if gave_list:
+            return member.rank
+        return member.ranks.index(0) if 0 in member.ranks else 0
+    return root_of(member, world_rank, group_rank, what, name)
+
+
+def _unexpected(kwargs: dict[str, Any]) -> RuntimeUsageError:
+    return RuntimeUsageError(f"got unexpected kwargs: {', '.join(kwargs)}")

@@ -1,0 +1,240 @@
+"""Joining and leaving: init_process_group, destroy_process_group, new_group, and who is who.
+
+The rule: this is the only file that changes the module state.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from .. import sync
+from ..errors import AiocollError, UsageError
+from .arguments import integer, seconds_of
+from .backends import backend_named, is_available, number_of, transport_of
+from .constants import _INITIALIZED_PG
+from .environment import from_environment
+from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError, documented
+from .state import NON_GROUP_MEMBER, STATE, WORLD, ProcessGroup, member_of, world
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = "env://",
+    timeout: float | timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+    **kwargs: Any,
+) -> None:
+    """Initializes the distributed package, and blocks until all processes have joined.
+
+    Arguments:
+        backend: Name of the backend to use: ``tcp``, ``shm``, ``auto``, ``mpi``, ``gloo`` or ``nccl``, in any case;
+            None is ``auto``.
+        init_method: URL specifying how to initialize the package: ``env://``, ``tcp://host:port``,
+            ``tcp://multicast-address:port``, ``file:///path``.
+        timeout: Default deadline of every call, a timedelta or seconds; else ``AIOCOLL_TIMEOUT``, else 60 seconds.
+        world_size: Number of processes participating in the job.
+        rank: Rank of the current process.
+        store: A store to meet in instead of an ``init_method``; needs rank and world_size.
+        group_name: Keeps jobs that meet at the same place apart.
+        pg_options, device_id: Accepted for code written for GPUs; nothing here depends on them.
+    """
+    if kwargs:
+        raise AssertionUsageError(f"got unexpected keyword arguments: {','.join(kwargs)}")
+    if not is_available():  # pragma: no cover - there is no such build
+        raise RuntimeUsageError("built without distributed support")
+    if STATE.initialized:
+        raise RuntimeUsageError(
+            f"trying to initialize torch.distributed twice! This process is rank {world().rank} of {world().name!r}; "
+            "destroy_process_group() leaves it"
+        )
+    chosen = backend_named(backend)
+    options: dict[str, Any] = {"transport": transport_of(chosen), "name": group_name or "world"}
+    size, place = _count(world_size, "world_size"), _count(rank, "rank")
+    if store is not None:
+        if init_method not in (None, "env://"):
+            raise RuntimeUsageError("init_process_group: give either a store or an init_method, not both")
+        if size is None or place is None:
+            raise RuntimeUsageError("init_process_group: a store needs rank and world_size too")
+        init_method, options["store"] = None, store
+    else:
+        init_method = _url(init_method)
+        if init_method.startswith("env://"):
+            size, place = from_environment(size, place)
+    limit = seconds_of(timeout)
+    if limit is not None:
+        options["timeout"] = limit
+    try:
+        group = sync.connect(init_method, rank=place, size=size, **options)
+    except UsageError as error:
+        raise documented(error) from error.__cause__
+    STATE.join(group, str(chosen), number_of(chosen))
+    _leave_at_exit()
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Leaves the world and every group in it; with ``group``, a group that new_group() made, leaves only that one."""
+    if group is None or group is WORLD:
+        STATE.leave().close()
+        return
+    member = member_of(group)
+    if member is not None:
+        STATE.groups.pop(id(group), None)
+        member.close()
+
+
+def is_initialized() -> bool:
+    """Has init_process_group() been called, and destroy_process_group() not yet?"""
+    return STATE.initialized == _INITIALIZED_PG
+
+
+def get_rank(group: Any = WORLD) -> int:
+    """Returns the rank of current process: a unique identifier from 0 to ``world_size - 1``.
+
+    With ``group``, the rank in that group; -1 when I am not in it.
+    """
+    member = member_of(group)
+    return -1 if member is None else member.rank
+
+
+def get_world_size(group: Any = WORLD) -> int:
+    """Returns the number of processes in the world; with ``group``, in that group, or -1 when I am not in it."""
+    member = member_of(group)
+    return -1 if member is None else member.size
+
+
+def get_backend(group: Any = WORLD) -> str:
+    """Returns the backend's name in lower case."""
+    member_of(group)
+    return STATE.backend_name
+
+
+def new_group(
+    ranks: Iterable[int] | None = None,
+    timeout: float | timedelta | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+    sort_ranks: bool = True,
+) -> ProcessGroup | int:
+    """Creates a new distributed group.
+
+    All processes of the world call it, in the same order, also those who are not going to be members; with
+    ``use_local_synchronization`` only the members do.
+
+    Arguments:
+        ranks: Ranks of the world; None for all. Their order does not matter: the smallest becomes rank 0.
+        timeout: Default deadline of the group's calls; else the world's.
+        backend: Accepted; a group uses the world's links.
+        group_desc: The name under which errors mention the group.
+        pg_options, device_id: Accepted for code written for GPUs; nothing here depends on them.
+        sort_ranks: False keeps the order of ``ranks``.
+
+    Returns:
+        A handle for ``group=``; ``GroupMember.NON_GROUP_MEMBER`` for those who are not in it.
+    """
+    joined = world()
+    if backend is not None:
+        transport_of(backend_named(backend))
+    members = _members(ranks, joined.size, sort_ranks)
+    limit = seconds_of(timeout)
+    if joined.rank not in members:
+        return NON_GROUP_MEMBER
+    try:
+        handle = ProcessGroup(joined.subgroup(members, group_desc), limit)
+    except UsageError as error:
+        raise documented(error) from error.__cause__
+    STATE.groups[id(handle)] = handle
+    return handle
+
+
+def init_master_worker(backend: str | None = None, init_method: str = "env://", **kwargs: Any) -> None:
+    """Raises RuntimeError: the experimental master-worker mode was removed upstream and has no successor."""
+    raise RuntimeUsageError(
+        "init_master_worker: the master-worker mode was removed upstream; start one process per rank "
+        "(aiocoll run -n 4 script.py) and use process groups: init_process_group()"
+    )
+
+
+def _clear_group_cache(group: Any = WORLD) -> None:
+    """Drops what a GPU backend had cached for the group; the backends here cache nothing."""
+    member_of(group)
+
+
+def _register_stream(stream: Any) -> None:
+    """Tells a GPU backend of a CUDA stream; the backends here work on the CPU and take note of nothing."""
+    world()
+    if not hasattr(stream, "cuda_stream"):
+        raise TypeUsageError(f"_register_stream: expected a torch.cuda.Stream, got {type(stream).__name__}")
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def _count(value: Any, name: str) -> int | None:
+    """-1 and None say "not given"."""
+    if value is None:
+        return None
+    number = integer(value, "init_process_group", name)
+    return None if number == -1 else number
+
+
+def _url(init_method: Any) -> str:
+    if init_method is None:
+        return "env://"
+    if not isinstance(init_method, str):
+        raise TypeUsageError(
+            f"init_process_group: init_method must be a URL in a string, got {type(init_method).__name__}"
+        )
+    return init_method
+
+
+def _members(ranks: Iterable[int] | None, size: int, sort_ranks: bool) -> tuple[int, ...]:
+    if ranks is None:
+        return tuple(range(size))
+    if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+        raise TypeUsageError(f"new_group: ranks must be a list of ranks, got {type(ranks).__name__}")
+    members = [integer(each, "new_group", "a rank") for each in ranks]
+    if not members:
+        raise RuntimeUsageError("new_group: cannot create empty group")
+    wrong = [each for each in members if not 0 <= each < size]
+    if wrong:
+        raise RuntimeUsageError(
+            f"new_group: array of ranks contains invalid rank, all ranks should be in range: [0, {size - 1}], "
+            f"not {wrong[0]}"
+        )
+    if len(set(members)) != len(members):
+        raise RuntimeUsageError(f"new_group: ranks should be unique, not {members}")
+    return tuple(sorted(members)) if sort_ranks else tuple(members)
+
+
+# ------------------------------------------------------------------------------------------------ the end
+
+
+_registered_in: int | None = None
+
+
+def _leave_at_exit() -> None:
+    global _registered_in
+    if _registered_in != os.getpid():
+        _registered_in = os.getpid()
+        atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    if STATE.world is None or _registered_in != os.getpid():
+        return
+    try:
+        destroy_process_group()
+    except AiocollError:
+        pass  # the program is over; what broke the group has been told where it happened

@@ -1,0 +1,42 @@
+"""The classes of a refused argument: ours (UsageError) and at once the built-in class that the documents name for it.
+
+The rule: a text starts with the documented words, so that code which reads them works, and goes on with what would be
+right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import UsageError
+
+
+class RuntimeUsageError(UsageError, RuntimeError):
+    """A refused argument for which the documents name RuntimeError."""
+
+
+class AssertionUsageError(UsageError, AssertionError):
+    """A refused argument for which the documents name AssertionError."""
+
+
+class TypeUsageError(UsageError, TypeError):
+    """An argument of the wrong type."""
+
+
+def documented(error: UsageError) -> UsageError:
+    """The same refusal as a RuntimeError too, which is what the documented engine raised for everything it refused."""
+    if isinstance(error, RuntimeError | AssertionError | TypeError):
+        return error
+    fresh = RuntimeUsageError(*error.args)
+    fresh.__cause__ = error
+    return fresh
+
+
+@contextmanager
+def in_documented_classes() -> Iterator[None]:
+    """Turns refusals from below into the documented classes."""
+    try:
+        yield
+    except UsageError as error:
+        raise documented(error) from error.__cause__

@@ -1,0 +1,128 @@
+"""The module state of the documented API: the world, the backend, the groups that new_group() has made.
+
+The rule: this file knows who is a member of what, and sends nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..errors import NotInitializedError
+from ..sync import SyncGroup
+from .constants import _INITIALIZED_PG, dist_backend
+from .refusals import RuntimeUsageError
+
+NON_GROUP_MEMBER = -100  # the value that today's API gives to those who are not in a new group
+
+
+class ProcessGroup:
+    """What ``new_group()`` returns to a member: opaque but for ``rank()`` and ``size()``."""
+
+    __slots__ = ("__weakref__", "_member", "timeout")
+
+    def __init__(self, member: SyncGroup, timeout: float | None = None) -> None:
+        self._member, self.timeout = member, timeout
+
+    def rank(self) -> int:
+        """My rank in this group."""
+        return self.member().rank
+
+    def size(self) -> int:
+        """How many ranks this group has."""
+        return self.member().size
+
+    def name(self) -> str:
+        """The name under which errors mention this group."""
+        return self.member().name
+
+    def member(self) -> SyncGroup:
+        """The blocking group behind this handle; NotInitializedError where it is gone."""
+        if STATE.groups.get(id(self)) is not self:
+            raise NotInitializedError(f"{self!r} was destroyed: make a new group with new_group()")
+        return self._member
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup({self._member!r})"
+
+
+class World(ProcessGroup):
+    """``group.WORLD``: all ranks, whichever world is joined at the moment of the call."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.timeout = None
+
+    def member(self) -> SyncGroup:
+        return world()
+
+    def __repr__(self) -> str:
+        return f"group.WORLD({STATE.world!r})" if STATE.world is not None else "group.WORLD(not initialized)"
+
+
+@dataclass(slots=True)
+class State:
+    """What this process has joined."""
+
+    initialized: int = 0
+    backend: int = dist_backend.UNDEFINED
+    backend_name: str = "undefined"
+    world: SyncGroup | None = None
+    groups: dict[int, ProcessGroup] = field(default_factory=dict)
+
+    def join(self, group: SyncGroup, backend_name: str, backend: int) -> None:
+        """From here on the process is in process-group mode."""
+        self.world, self.backend_name, self.backend = group, backend_name, backend
+        self.initialized = _INITIALIZED_PG
+
+    def leave(self) -> SyncGroup:
+        """Forgets everything and returns the world, which the caller closes."""
+        group = world()
+        self.initialized, self.backend, self.backend_name = 0, dist_backend.UNDEFINED, "undefined"
+        self.world = None
+        self.groups.clear()
+        return group
+
+
+STATE = State()
+
+
+class group:  # the documented name is lower case
+    """The sentinel for all ranks."""
+
+    WORLD = World()
+
+
+class GroupMember:
+    """Today's name for the same, and what an outsider of a new group gets."""
+
+    WORLD = group.WORLD
+    NON_GROUP_MEMBER = NON_GROUP_MEMBER
+
+
+WORLD = group.WORLD
+
+
+def world() -> SyncGroup:
+    """The world, or NotInitializedError with the documented words."""
+    joined = STATE.world
+    if joined is None:
+        raise NotInitializedError(
+            "collective only supported in process-group mode: call aiocoll.distributed.init_process_group() first"
+        )
+    return joined
+
+
+def member_of(handle: object) -> SyncGroup | None:
+    """The blocking group behind a ``group=`` argument; None when I am not in it."""
+    joined = world()
+    if handle is None or handle is WORLD:
+        return joined
+    if isinstance(handle, ProcessGroup):
+        return handle.member()
+    if isinstance(handle, int) and not isinstance(handle, bool) and handle == NON_GROUP_MEMBER:
+        return None
+    raise RuntimeUsageError(
+        "group should be an int or one of the values from torch.distributed.group "
+        f"(here: aiocoll.distributed.group.WORLD or what new_group() has returned), not {handle!r}"
+    )

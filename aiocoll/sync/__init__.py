@@ -1,0 +1,40 @@
+"""Blocking code: ``with aiocoll.sync.connect() as group: total = group.all_reduce(x)``.
+
+The rule: this package adds no behaviour to the async API, it only waits for it. ``drivers`` turn coroutines into
+blocking calls, ``group`` and ``start`` spell them out, ``work`` is a call under way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .drivers import Driver
+from .group import SyncGroup
+from .work import Work
+
+if TYPE_CHECKING:
+    from ..group import Group
+
+__all__ = ["SyncGroup", "Work", "connect"]
+
+
+def connect(init_method: str | None = None, **options: Any) -> SyncGroup:
+    """Joins the world like ``aiocoll.connect(...)``, with the same arguments, and blocks until it is complete.
+
+    Returns the group of all ranks, a context manager that disconnects at its end. Works in a script, in any thread and
+    inside a running event loop, which then stands still for as long as a call takes.
+    """
+    from ..world import connect as connect_async
+
+    driver = Driver(str(options.get("name", "world")))
+
+    async def joined() -> Group:
+        return await connect_async(init_method, **options)
+
+    try:
+        group = driver.run_as_task(joined)
+    except BaseException:
+        driver.close()
+        raise
+    driver.spin_for(group)
+    return SyncGroup(group, driver)

@@ -1,0 +1,152 @@
+"""Starter: the calls of a group, started instead of waited for.
+
+The rule: one method per call of SyncGroup that sends something, with the same arguments, returning a Work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..ops import SUM, Op
+from .work import Work
+
+if TYPE_CHECKING:
+    from ..group import Message
+    from .group import SyncGroup
+
+
+class Starter:
+    """``group.start``: the first use moves the group's event loop to a thread of its own, where started calls go on."""
+
+    __slots__ = ("_group",)
+
+    def __init__(self, group: SyncGroup) -> None:
+        self._group = group
+
+    def broadcast(
+        self, x: Any, root: int = 0, out: Any = None, *, timeout: float | None = None, name: str | None = None
+    ) -> Work[Any]:
+        """Starts a broadcast."""
+        return self._group.begin(lambda g: g.broadcast(x, root, out, timeout=timeout, name=name), "broadcast")
+
+    def reduce(
+        self,
+        x: Any,
+        op: Op | str = SUM,
+        root: int = 0,
+        out: Any = None,
+        *,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Work[Any]:
+        """Starts a reduce."""
+        return self._group.begin(lambda g: g.reduce(x, op, root, out, timeout=timeout, name=name), "reduce")
+
+    def all_reduce(
+        self, x: Any, op: Op | str = SUM, out: Any = None, *, timeout: float | None = None, name: str | None = None
+    ) -> Work[Any]:
+        """Starts an all_reduce."""
+        return self._group.begin(lambda g: g.all_reduce(x, op, out, timeout=timeout, name=name), "all_reduce")
+
+    def gather(self, x: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None) -> Work[Any]:
+        """Starts a gather."""
+        return self._group.begin(lambda g: g.gather(x, root, timeout=timeout, name=name), "gather")
+
+    def all_gather(
+        self, x: Any, out: Any = None, *, timeout: float | None = None, name: str | None = None
+    ) -> Work[Any]:
+        """Starts an all_gather."""
+        return self._group.begin(lambda g: g.all_gather(x, out, timeout=timeout, name=name), "all_gather")
+
+    def scatter(
+        self, parts: Any, root: int = 0, out: Any = None, *, timeout: float | None = None, name: str | None = None
+    ) -> Work[Any]:
+        """Starts a scatter."""
+        return self._group.begin(lambda g: g.scatter(parts, root, out, timeout=timeout, name=name), "scatter")
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: Op | str = SUM,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        *,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Work[Any]:
+        """Starts a reduce_scatter."""
+        return self._group.begin(
+            lambda g: g.reduce_scatter(x, op, counts, out, timeout=timeout, name=name), "reduce_scatter"
+        )
+
+    def all_to_all(self, parts: Any, *, timeout: float | None = None, name: str | None = None) -> Work[Any]:
+        """Starts an all_to_all."""
+        return self._group.begin(lambda g: g.all_to_all(parts, timeout=timeout, name=name), "all_to_all")
+
+    def scan(self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None) -> Work[Any]:
+        """Starts a scan."""
+        return self._group.begin(lambda g: g.scan(x, op, timeout=timeout, name=name), "scan")
+
+    def exscan(self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None) -> Work[Any]:
+        """Starts an exscan."""
+        return self._group.begin(lambda g: g.exscan(x, op, timeout=timeout, name=name), "exscan")
+
+    def barrier(self, *, timeout: float | None = None, name: str | None = None) -> Work[None]:
+        """Starts a barrier."""
+        return self._group.begin(lambda g: g.barrier(timeout=timeout, name=name), "barrier")
+
+    def broadcast_object(
+        self, obj: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> Work[Any]:
+        """Starts a broadcast_object."""
+        return self._group.begin(
+            lambda g: g.broadcast_object(obj, root, timeout=timeout, name=name), "broadcast_object"
+        )
+
+    def gather_object(
+        self, obj: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> Work[Any]:
+        """Starts a gather_object."""
+        return self._group.begin(lambda g: g.gather_object(obj, root, timeout=timeout, name=name), "gather_object")
+
+    def all_gather_object(self, obj: Any, *, timeout: float | None = None, name: str | None = None) -> Work[list[Any]]:
+        """Starts an all_gather_object."""
+        return self._group.begin(lambda g: g.all_gather_object(obj, timeout=timeout, name=name), "all_gather_object")
+
+    def scatter_object(
+        self, objs: Sequence[Any] | None, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> Work[Any]:
+        """Starts a scatter_object."""
+        return self._group.begin(lambda g: g.scatter_object(objs, root, timeout=timeout, name=name), "scatter_object")
+
+    def all_to_all_object(
+        self, objs: Sequence[Any], *, timeout: float | None = None, name: str | None = None
+    ) -> Work[list[Any]]:
+        """Starts an all_to_all_object."""
+        return self._group.begin(lambda g: g.all_to_all_object(objs, timeout=timeout, name=name), "all_to_all_object")
+
+    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+        """Starts a send."""
+        return self._group.begin(lambda g: g.send(x, dst, tag, timeout=timeout), "send")
+
+    def recv(self, src: int | None = None, tag: int = 0, out: Any = None, *, timeout: float | None = None) -> Work[Any]:
+        """Starts a recv."""
+        return self._group.begin(lambda g: g.recv(src, tag, out, timeout=timeout), "recv")
+
+    def recv_message(
+        self, src: int | None = None, tag: int | None = None, *, timeout: float | None = None
+    ) -> Work[Message]:
+        """Starts a recv_message."""
+        return self._group.begin(lambda g: g.recv_message(src, tag, timeout=timeout), "recv_message")
+
+    def send_object(self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+        """Starts a send_object."""
+        return self._group.begin(lambda g: g.send_object(obj, dst, tag, timeout=timeout), "send_object")
+
+    def recv_object(self, src: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Work[Any]:
+        """Starts a recv_object."""
+        return self._group.begin(lambda g: g.recv_object(src, tag, timeout=timeout), "recv_object")
+
+    def __repr__(self) -> str:
+        return f"{self._group!r}.start"
