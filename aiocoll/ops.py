@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -318,6 +317,12 @@ def fold_all(op: Op, arrays: list[Array], out: Array) -> None:
         op.fold(out, each, out)
 
 
-def elements_per(nbytes: int, dtype: DType) -> int:
-    """How many elements of `dtype` to fold at a time so that one step moves about `nbytes`; at least one."""
-    return max(1, math.floor(nbytes / max(1, dtype.itemsize)))
+def finish_pieces(op: Op, array: Array, size: int, nbytes: int = 1 << 20) -> Iterator[None]:
+    """`op.finish` on a flat array in slices of at most `nbytes`, yielding between them: one slice yields nothing."""
+    if not op.finishes:
+        return
+    step = max(1, nbytes // max(1, array.itemsize))
+    for start in range(0, array.size, step):
+        if start:
+            yield
+        op.finish(array[start : start + step], size)

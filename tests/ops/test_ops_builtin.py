@@ -385,7 +385,7 @@ def test_finish_works_on_slices(op):
 @pytest.mark.parametrize("op", ALL, ids=repr)
 def test_names_mean_the_ops_and_copies_are_the_op_itself(op):
     assert as_op(op) is op and as_op(op.name) is op and as_op(op.name.lower()) is op
-    assert pickle.loads(pickle.dumps(op)) is op  # noqa: S301
+    assert pickle.loads(pickle.dumps(op)) is op
     assert copy.copy(op) is op and copy.deepcopy(op) is op
     assert repr(op) == f"aiocoll.{op.name}"
 

@@ -242,7 +242,7 @@ def test_an_unbound_op_folds_whole_arrays_as_they_come():
 
 
 def test_ops_of_importable_functions_can_be_pickled():
-    again = pickle.loads(pickle.dumps(op(matmul, identity=1)))  # noqa: S301
+    again = pickle.loads(pickle.dumps(op(matmul, identity=1)))
     assert isinstance(again, Op) and again.function is matmul and again.neutral == 1 and not again.commutative
-    again = pickle.loads(pickle.dumps(op(np.hypot, True)))  # noqa: S301
+    again = pickle.loads(pickle.dumps(op(np.hypot, True)))
     assert again.ufunc is np.hypot and again.commutative
