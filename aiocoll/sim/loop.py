@@ -1,0 +1,135 @@
+"""An event loop whose clock jumps from event to event and whose order among ranks comes from a seed.
+
+Rule: whatever asyncio promises within one rank still holds (callbacks run in the order in which they were scheduled);
+between ranks the next to run is drawn at random, so equal seeds give equal runs and other seeds other interleavings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import random
+import selectors
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import DeadlockError
+
+rank_running: contextvars.ContextVar[int] = contextvars.ContextVar("rank_running", default=-1)
+"""Whose code runs; tasks, callbacks and timers inherit it. -1 is the simulation itself."""
+
+
+class SimLoop(asyncio.SelectorEventLoop):
+    """`on_deadlock` is called when every rank waits and no timer is pending; it must make something happen.
+
+    Without it, or when it changes nothing, `DeadlockError` ends the loop. Executors run their function at once, in
+    place; sockets and other threads do not exist in simulated time.
+    """
+
+    def __init__(self, seed: int = 0, on_deadlock: Callable[[], None] | None = None) -> None:
+        self.now = 0.0
+        self.random = random.Random(seed)
+        self.on_deadlock = on_deadlock
+        self.steps = 0
+        super().__init__(_Clock(self))
+        self._ready = _Drawn(self)
+        self._set(0.0)
+
+    def __repr__(self) -> str:
+        return f"<SimLoop t={self.now:g} steps={self.steps} ready={len(self._ready)}>"
+
+    def time(self) -> float:
+        """Simulated seconds since the start."""
+        return self.now
+
+    def _set(self, now: float) -> None:
+        self.now = now
+        # asyncio fires the timers before now + resolution; virtual time is exact, so that is those up to now.
+        self._clock_resolution = math.ulp(now)
+
+    def advance(self, timeout: float | None) -> None:
+        """Nothing is ready: jump to the next timer, or find that there is none."""
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        if timeout is not None and scheduled and scheduled[0].when() < math.inf:
+            self._set(max(self.now, scheduled[0].when()))
+            return
+        if self.on_deadlock is not None:
+            self.on_deadlock()
+        if not self._ready:
+            raise DeadlockError(f"at t={self.now:g} s every rank waits and nothing can happen any more")
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """`func` runs here and now: threads would bring in an order that no seed controls."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def _write_to_self(self) -> None:
+        """There is no other thread to be woken by."""
+
+
+class _Clock(selectors.SelectSelector):
+    """Stands where the operating system's wait would be."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            self._loop.advance(timeout)
+        return []
+
+
+class _Drawn(deque[asyncio.Handle]):
+    """The loop's ready queue: a queue per rank, and the rank to serve is drawn.
+
+    A deque by name only, since asyncio wants one: the handles stand in `_queues`.
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._queues: dict[int, deque[asyncio.Handle]] = {}
+        self._waiting: list[int] = []  # ranks with something to do, in no particular but a reproducible order
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def append(self, handle: asyncio.Handle) -> None:
+        context: Mapping[Any, Any] = handle._context  # type: ignore[attr-defined]
+        rank = context.get(rank_running, -1)
+        queue = self._queues.setdefault(rank, deque())
+        if not queue:
+            self._waiting.append(rank)
+        queue.append(handle)
+        self._count += 1
+
+    def popleft(self) -> asyncio.Handle:
+        waiting = self._waiting
+        place = int(self._loop.random.random() * len(waiting))
+        queue = self._queues[waiting[place]]
+        handle = queue.popleft()
+        if not queue:
+            waiting[place] = waiting[-1]
+            waiting.pop()
+        self._count -= 1
+        self._loop.steps += 1
+        return handle
+
+    def clear(self) -> None:
+        self._queues.clear()
+        self._waiting.clear()
+        self._count = 0
+
+
+__all__ = ["SimLoop", "rank_running"]

@@ -1,0 +1,98 @@
+"""What a message costs in simulated time: latency, bandwidth, and network cards that the ranks of a host share.
+
+Rule: pure arithmetic on the order of calls; randomness only through the generator that it is given.
+
+    sender's card           the wire             receiver's card
+    busy n / bandwidth  ->  latency (+ jitter) -> busy n / bandwidth
+
+Both ends work at once, as a stream does: a message that meets two idle cards takes latency + n / bandwidth. Cards are
+full duplex. Ranks of one host talk past their card, through memory with its own latency and bandwidth.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import UsageError
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What one rank has sent, frame headers included."""
+
+    frames: int = 0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class Network:
+    """`delay(src, dst, nbytes, now)` books a message and tells when it arrives.
+
+    `hosts` gives each rank's host (None: a host each); seconds and bytes per second.
+    """
+
+    size: int
+    latency: float = 0.0
+    bandwidth: float = math.inf
+    hosts: Sequence[int] | None = None
+    local_latency: float | None = None
+    local_bandwidth: float | None = None
+    jitter: float = 0.0
+    generator: random.Random = field(default_factory=random.Random)
+    sent: list[Traffic] = field(default_factory=list)
+    _leaving: dict[tuple[int, int], float] = field(default_factory=dict)
+    _arriving: dict[tuple[int, int], float] = field(default_factory=dict)
+    _cut: set[frozenset[int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.hosts is None:
+            self.hosts = tuple(range(self.size))
+        if len(self.hosts) != self.size:
+            raise UsageError(f"hosts= names {len(self.hosts)} hosts for {self.size} ranks; give one per rank")
+        for name in ("latency", "bandwidth", "local_latency", "local_bandwidth", "jitter"):
+            value = getattr(self, name)
+            least = 0 if "latency" in name or name == "jitter" else math.ulp(0.0)
+            if value is not None and not value >= least:
+                raise UsageError(f"{name}={value!r} of the simulated network: a number of at least {least:g} is needed")
+        self.sent = [Traffic() for _ in range(self.size)]
+
+    def delay(self, src: int, dst: int, nbytes: int, now: float) -> float:
+        """The time at which a message that is sent now has arrived whole; `inf` when the way is cut."""
+        assert self.hosts is not None
+        self.sent[src].frames += 1
+        self.sent[src].nbytes += nbytes
+        if self._cut and frozenset((src, dst)) in self._cut:
+            return math.inf
+        here, there = self.hosts[src], self.hosts[dst]
+        if src == dst:
+            return now
+        if here == there:
+            local = self.latency if self.local_latency is None else self.local_latency
+            speed = self.bandwidth if self.local_bandwidth is None else self.local_bandwidth
+            # Memory has no card to queue for, but one pair of ranks shares one path.
+            return self._book((src, dst), (src, dst), nbytes / speed, local, now)
+        return self._book((here, -1), (there, -1), nbytes / self.bandwidth, self.latency, now)
+
+    def _book(
+        self, leaving: tuple[int, int], arriving: tuple[int, int], busy: float, latency: float, now: float
+    ) -> float:
+        begin = max(now, self._leaving.get(leaving, 0.0))
+        self._leaving[leaving] = begin + busy
+        first = begin + latency + (self.generator.random() * self.jitter if self.jitter else 0.0)
+        done = max(first, self._arriving.get(arriving, 0.0)) + busy
+        self._arriving[arriving] = done
+        return done
+
+    def partition(self, one: Iterable[int], other: Iterable[int]) -> None:
+        """From now on nothing that is sent between the two sides arrives, until `heal`."""
+        self._cut |= {frozenset((a, b)) for a in one for b in other if a != b}
+
+    def heal(self) -> None:
+        """Ends every partition; what was lost stays lost."""
+        self._cut.clear()
+
+
+__all__ = ["Network", "Traffic"]
