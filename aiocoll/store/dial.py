@@ -45,7 +45,7 @@ async def dial(
     at = address_text(host, port)
     started = time.monotonic()
     deadline = started + timeout
-    addresses = await _resolve(host, port)
+    addresses = await resolve(host, port)
     attempt = _Attempt(at, secret, job, message, closed, message_bytes_max)
     pause = RETRY_SECONDS_MIN
     hung_up_since = math.inf
@@ -172,7 +172,7 @@ class _Attempt:
         return error
 
 
-async def _resolve(host: str, port: int) -> list[Address]:
+async def resolve(host: str, port: int) -> list[Address]:
     """Every address of the host, in the system's order; RendezvousError when it has none."""
     try:
         literal = ipaddress.ip_address(host)
