@@ -1,0 +1,51 @@
+"""The command line: ``aiocoll COMMAND``, each command one module that is imported when it is asked for.
+
+Rule: nothing is done here but choosing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "run": ("aiocoll.runner.command", "start the ranks of a program and see them through"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code (2 for a command line that makes no sense)."""
+    name, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
+    if name in COMMANDS:
+        code: int = import_module(COMMANDS[name][0]).main(rest)
+        return code
+    if name in ("-h", "--help", "help"):
+        sys.stdout.write(_help())
+        return 0
+    if name in ("-V", "--version", "version"):
+        sys.stdout.write(_versions())
+        return 0
+    sys.stderr.write(f"aiocoll: no command {name!r}\n{_help()}")
+    return 2
+
+
+def _help() -> str:
+    lines = [f"  {name:8} {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(["usage: aiocoll COMMAND ...", "", *lines, "", "aiocoll COMMAND --help says more; --version", ""])
+
+
+def _versions() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    words = [f"Python {sys.version.partition(' ')[0]}"]
+    for package in ("numpy", "msgpack", "uvloop"):
+        try:
+            words.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            words.append(f"no {package}")
+    try:
+        own = version("aiocoll")
+    except PackageNotFoundError:
+        own = "(not installed)"
+    return f"aiocoll {own}, {', '.join(words)}\n"

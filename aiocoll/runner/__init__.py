@@ -1,0 +1,12 @@
+"""Spawn N of me: ``aiocoll run`` and `aiocoll.launch`.
+
+Rule: starting is fast, so a module here imports what it needs when it needs it; ending is thorough, so the processes
+belong to a warden that outlives a killed runner.
+
+options.py    the command line          plan.py       argv and environment of each rank
+start.py      processes before loops    processes.py  pipes to the ranks, messages from the warden
+warden.py     the ranks' parent         supervise.py  store, attempts, restarts, deadline
+job.py        one attempt; signals      nodes.py      several runners, one job
+verdict.py    who failed first          console.py    what is shown;  lines.py: whole lines
+command.py    ``aiocoll run``           functions.py  ``aiocoll.launch``;  worker.py: its other end
+"""

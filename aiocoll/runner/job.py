@@ -1,0 +1,282 @@
+"""One runner's part of a job: starts its ranks, shows what they say, ends them all when one fails, starts them again if asked.
+
+Rule: policy lives here and in `verdict`; processes are the warden's, words the console's, other runners `nodes`'.
+
+    running --first failure--> settling (survivors may say what they were in) --> ending: INT, TERM, KILL --> over
+            --Ctrl-C, TERM, HUP, deadline--> ending: INT, after the grace time KILL; each further signal is a step faster
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+from aiocoll.errors import AiocollError
+from aiocoll.runner.console import STREAMS, Console
+from aiocoll.runner.lines import LineBuffer
+from aiocoll.runner.processes import Processes
+from aiocoll.runner.verdict import Ending, Report, Verdict, decode, names, summary
+
+SETTLE_S = 0.3
+"""A failing rank's peers notice by themselves; so long they may say what they were in before they are interrupted."""
+CAUSE_WAIT_S = 1.0
+"""When only consequences have ended, their cause is about to follow."""
+UNKILLABLE_S = 5.0
+PARTIAL_S = 0.1
+TAIL_LINES, TAIL_CHARS = 60, 2000
+
+Step = tuple[float, signal.Signals]
+
+
+class Attempt:
+    """The ranks of this runner from start to end, once; `Listener` of their `Processes`."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        ranks: Sequence[int],
+        console: Console,
+        *,
+        size: int,
+        on_failure: str = "end",
+        grace: float,
+        failure_grace: float,
+        logs: Mapping[tuple[int, str], IO[bytes]] | None = None,
+    ) -> None:
+        self.processes, self.console, self.size = processes, console, size
+        self.ranks = list(ranks)
+        self.verdict = Verdict(on_failure)
+        self.grace, self.failure_grace = grace, failure_grace
+        self.stopped: int | None = None
+        """The exit code of whoever ended the job from outside: a signal, the deadline, another runner."""
+        self.results: dict[int, bytearray] = {rank: bytearray() for rank in ranks}
+        self.host = socket.gethostname()
+        self.on_first_failure: Callable[[], None] = lambda: None
+        self.logs = dict(logs or {})
+        self._lines = {(rank, stream): LineBuffer() for rank in ranks for stream in STREAMS}
+        self._tails: dict[int, deque[str]] = {rank: deque(maxlen=TAIL_LINES) for rank in ranks}
+        self._pids: dict[int, int] = {}
+        self._flushes: dict[tuple[int, str], asyncio.TimerHandle] = {}
+        self._timers: list[asyncio.TimerHandle] = []
+        self._settling: tuple[float, asyncio.TimerHandle] | None = None
+        self._asked = False
+        self._presses = 0
+        self._over = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"Attempt(running={sorted(self.running)}, asked={self._asked}, stopped={self.stopped})"
+
+    @property
+    def running(self) -> list[int]:
+        return [rank for rank in self.ranks if rank not in self.verdict.endings]
+
+    async def run(self) -> None:
+        """Returns when every rank has ended (or cannot be ended) and all that it said has been handed to the console."""
+        self._loop = asyncio.get_running_loop()
+        self.console.on_low = lambda: self._from_thread(lambda: self.processes.pause(False))
+        self.console.on_dead = lambda stream: self._from_thread(lambda: self.processes.stop_reading(stream))
+        self.processes.watch(self._loop, self)
+        try:
+            await self._over.wait()
+        finally:
+            for timer in (*self._timers, *self._flushes.values(), *((self._settling[1],) if self._settling else ())):
+                timer.cancel()
+            self.processes.close()
+            self.processes.reap(1.0)
+
+    def _from_thread(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(call)
+
+    # -- ending them --------------------------------------------------------------------------------------------------
+
+    def stop(self, code: int) -> None:
+        """Somebody wants the job to end; again: faster."""
+        if self.stopped is None and not self._asked:
+            self.stopped = code
+        self._presses += 1
+        if self._presses == 1 and not self._asked:
+            self._end([(0.0, signal.SIGINT), (self.grace, signal.SIGKILL)])
+        elif self._presses <= 2:
+            self._end([(0.0, signal.SIGTERM), (min(self.grace, 3.0), signal.SIGKILL)])
+        else:
+            self._end([(0.0, signal.SIGKILL)])
+
+    def end_for_failure(self) -> None:
+        """One rank's failure (here or elsewhere) is everybody's end."""
+        if not self._asked:
+            grace = self.failure_grace
+            self._end([(0.0, signal.SIGINT), (grace / 2, signal.SIGTERM), (grace, signal.SIGKILL)])
+
+    def _end(self, steps: Sequence[Step]) -> None:
+        self._asked = True
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = [self._loop.call_later(after, self.processes.signal, number) for after, number in steps]
+        self._timers.append(self._loop.call_later(steps[-1][0] + UNKILLABLE_S, self._give_up))
+
+    def _give_up(self) -> None:
+        stuck = [f"{rank} (pid {self._pids.get(rank, 0)})" for rank in self.running]
+        if stuck:
+            self.console.say(f"aiocoll: not even KILL ended rank {', '.join(stuck)}; leaving it to the kernel")
+        self._over.set()
+
+    def _settle(self, seconds: float) -> None:
+        """Ends the ranks in a moment, or earlier if an earlier call said so."""
+        at = self._loop.time() + seconds
+        if self._asked or (self._settling is not None and self._settling[0] <= at):
+            return
+        if self._settling is not None:
+            self._settling[1].cancel()
+        self._settling = (at, self._loop.call_at(at, self.end_for_failure))
+
+    # -- Listener -----------------------------------------------------------------------------------------------------
+
+    def on_started(self, rank: int, pid: int) -> None:
+        self._pids[rank] = pid
+        self.console.event("start", rank=rank, pid=pid, host=self.host)
+
+    def on_not_started(self, rank: int, error: int) -> None:
+        self._ended(Ending(rank, 127, self._loop.time(), asked=self._asked, start_errno=error))
+
+    def on_exit(self, rank: int, code: int, at: float, report: bytes) -> None:
+        rest = self._lines[rank, "stderr"]
+        tail = [*self._tails[rank], *([_text(rest.peek())] if len(rest) else [])]
+        self._ended(Ending(rank, code, at, self._pids.get(rank, 0), Report.parse(report), tuple(tail), self._asked))
+
+    def _ended(self, ending: Ending) -> None:
+        self.verdict.add(ending)
+        self.console.event("exit", rank=ending.rank, pid=ending.pid, code=ending.exit_code, how=decode(ending.code))
+        if ending.failed and self.verdict.on_failure == "end" and not self._asked:
+            self._settle(CAUSE_WAIT_S if self.verdict.only_consequences else SETTLE_S)
+            self.on_first_failure()
+
+    def on_output(self, rank: int, stream: str, data: bytes) -> None:
+        key = rank, stream
+        log = self.logs.get(key)
+        if log is not None and data:
+            with contextlib.suppress(OSError):  # a full disk must not end the job
+                log.write(data)
+        lines = self._lines[key]
+        pieces = lines.feed(data)
+        if not data and len(lines):
+            pieces.append(lines.flush())
+        if stream == "stderr":
+            self._tails[rank].extend(_text(piece) for piece in pieces[-TAIL_LINES:])
+        if self.console.raw:
+            self.console.output(rank, stream, [data])
+        else:
+            self.console.output(rank, stream, pieces, final=not data)
+            self._flush_later(key, wanted=bool(len(lines)) and self.console.tty(stream))
+        if self.console.full:
+            self.processes.pause(True)
+
+    def _flush_later(self, key: tuple[int, str], *, wanted: bool) -> None:
+        """On a terminal an unfinished line (a prompt, a progress bar) is shown after a moment."""
+        if timer := self._flushes.pop(key, None):
+            timer.cancel()
+        if wanted:
+            self._flushes[key] = self._loop.call_later(PARTIAL_S, self._flush, key)
+
+    def _flush(self, key: tuple[int, str]) -> None:
+        self._flushes.pop(key, None)
+        if len(self._lines[key]):
+            self.console.output(*key, [self._lines[key].flush()])
+
+    def on_result(self, rank: int, data: bytes) -> None:
+        self.results[rank] += data
+
+    def on_stuck(self, pids: Sequence[int]) -> None:
+        self.console.say(f"aiocoll: processes started by ranks could not be ended: {', '.join(map(str, pids))}")
+
+    def on_done(self, complete: bool) -> None:
+        if not complete:  # somebody killed the warden; the kernel has killed the ranks then
+            for rank in self.running:
+                self._ended(Ending(rank, -signal.SIGKILL, self._loop.time(), self._pids.get(rank, 0), asked=self._asked))
+        self._over.set()
+
+    # -- afterwards ---------------------------------------------------------------------------------------------------
+
+    @property
+    def exit_code(self) -> int:
+        return self.stopped if self.stopped is not None else self.verdict.exit_code
+
+    def last_words(self) -> list[str]:
+        """What is said at the very end: how it was stopped, or the cause."""
+        if self.stopped is None:
+            return summary(self.verdict, size=self.size, host=self.host, running=self.running)
+        left = f"; {names(self.running)} could not be ended" if self.running else ""
+        why = {124: "the job's --timeout passed", 129: "hangup (HUP)", 130: "interrupted (Ctrl-C)", 143: "terminated (TERM)"}
+        return [f"aiocoll: {why.get(self.stopped, 'stopped')}{left}; exit code {self.stopped}"]
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode(errors="backslashreplace")[-TAIL_CHARS:]
+
+
+class Signals:
+    """Hands the signals of this process to the current attempt; only for the main thread's loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._installed: list[signal.Signals] = []
+        self.attempt: Attempt | None = None
+        self.stopped: int | None = None
+        """The exit code that the first such signal means."""
+        self.arrived = asyncio.Event()
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # What was ignored when we started (HUP under nohup, INT of a shell's background job) stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._install(number, self._stop, 128 + number)
+        for number in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            self._install(number, self._pass_on, number)
+        if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
+            self._install(signal.SIGTSTP, self._suspend)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._installed:
+            self._loop.remove_signal_handler(number)
+
+    def _install(self, number: signal.Signals, call: Callable[..., None], *args: Any) -> None:
+        self._loop.add_signal_handler(number, call, *args)
+        self._installed.append(number)
+
+    def _stop(self, code: int) -> None:
+        self.stopped = self.stopped or code
+        self.arrived.set()
+        if self.attempt is not None:
+            self.attempt.stop(code)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        if self.attempt is not None:
+            self.attempt.processes.signal(number, group=number == signal.SIGQUIT)
+
+    def _suspend(self) -> None:
+        """Ctrl-Z stops the ranks with us, fg and bg wake them."""
+        if self.attempt is not None:
+            self.attempt.processes.signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if self.attempt is not None:
+            self.attempt.processes.signal(signal.SIGCONT)
+
+
+def open_logs(directory: str, ranks: Sequence[int], restart: int) -> dict[tuple[int, str], IO[bytes]]:
+    """r0.stdout.log and so on; a restart writes on where the attempt before it ended."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        return {
+            (rank, stream): open(os.path.join(directory, f"r{rank}.{stream}.log"), "ab" if restart else "wb", buffering=0)
+            for rank in ranks
+            for stream in STREAMS
+        }
+    except OSError as error:
+        raise AiocollError(f"--log-dir {directory!r}: {error.strerror}: {error.filename}") from error

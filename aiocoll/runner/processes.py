@@ -1,0 +1,300 @@
+"""The runner's end of its ranks: pipes for what they say, and the warden that owns the processes.
+
+Rule: mechanism only. `Processes.start` needs no event loop (so ranks start before asyncio is even imported); `watch` then
+turns everything that happens into calls of one `Listener`, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from aiocoll.errors import AiocollError
+from aiocoll.runner.console import STREAMS
+from aiocoll.runner.warden import Spawn, encode_plan
+
+if TYPE_CHECKING:
+    import asyncio
+
+READ_BYTES = 256 << 10
+REPORT_BYTES_MAX = 1 << 20
+# A rank's last words are read when its end is known; a descendant of it that goes on writing must not keep us.
+LAST_READS_MAX = 64
+
+
+class Listener(Protocol):
+    """What can happen; all in the loop's thread. `on_exit` of a rank comes after everything that it said by then."""
+
+    def on_started(self, rank: int, pid: int) -> None: ...
+
+    def on_output(self, rank: int, stream: str, data: bytes) -> None:
+        """Bytes of stdout or stderr; b"" is the end of that stream."""
+
+    def on_result(self, rank: int, data: bytes) -> None: ...
+
+    def on_exit(self, rank: int, code: int, at: float, report: bytes) -> None: ...
+
+    def on_not_started(self, rank: int, error: int) -> None: ...
+
+    def on_stuck(self, pids: Sequence[int]) -> None: ...
+
+    def on_done(self, complete: bool) -> None:
+        """The warden has ended; not `complete` if somebody killed it."""
+
+
+def memory_file(data: bytes, name: str) -> int:
+    """A descriptor that holds bytes and has no name in any file system; readers use offsets, as they share it."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        import tempfile
+
+        fd = os.dup(tempfile.TemporaryFile().fileno())
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    if hasattr(fcntl, "F_ADD_SEALS"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return fd
+
+
+class Processes:
+    """The ranks of one attempt of one runner.
+
+    ``piped`` is False for a lone rank that writes to our own stdout and stderr; ``payload`` and ``results`` belong to
+    `aiocoll.launch`: bytes that every rank can read, and a pipe for what it returns.
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[int, Mapping[str, str]],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        secret: bytes,
+        stdin_rank: int | None = None,
+        piped: bool = True,
+        payload: bytes | None = None,
+    ) -> None:
+        self._argv, self._env, self._places = list(argv), dict(env), dict(ranks)
+        self._secret, self._stdin_rank, self._piped, self._payload = secret, stdin_rank, piped, payload
+        self._pipes: dict[int, tuple[int, str]] = {}  # read end -> (rank, "stdout" | "stderr" | "report" | "result")
+        self._reports: dict[int, bytearray] = {rank: bytearray() for rank in ranks}
+        self._paused = False
+        self._control: socket.socket | None = None
+        self._unread = b""
+        self._warden = 0
+        self._done = False
+        self.pids: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"Processes(warden={self._warden}, running={self.pids})"
+
+    # -- starting ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts warden and ranks; AiocollError when the system refuses."""
+        theirs: list[int] = []
+        try:
+            self._start(theirs)
+        except OSError as error:
+            self.close()
+            raise AiocollError(
+                f"the runner cannot start {len(self._places)} ranks: {error.strerror} "
+                f"({len(self._pipes)} pipes open; see ulimit -n and ulimit -u)"
+            ) from error
+        finally:
+            for fd in theirs:
+                os.close(fd)
+
+    def _pipe(self, rank: int, what: str, theirs: list[int]) -> int:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        self._pipes[read] = (rank, what)
+        theirs.append(write)
+        return write
+
+    def _start(self, theirs: list[int]) -> None:
+        spawns = []
+        shared: dict[str, int] = {}
+        if self._payload is not None:
+            shared["AIOCOLL_PAYLOAD_FD"] = memory_file(self._payload, "aiocoll-payload")
+            theirs.append(shared["AIOCOLL_PAYLOAD_FD"])
+        if self._secret:
+            shared["AIOCOLL_SECRET_FD"] = memory_file(self._secret, "aiocoll-secret")
+            theirs.append(shared["AIOCOLL_SECRET_FD"])
+        for rank, place in self._places.items():
+            own = {"AIOCOLL_ERROR_FD": self._pipe(rank, "report", theirs)}
+            if self._payload is not None:
+                own["AIOCOLL_RESULT_FD"] = self._pipe(rank, "result", theirs)
+            fds = [0 if rank == self._stdin_rank else -1, 1, 2]
+            if self._piped:
+                fds[1:] = [self._pipe(rank, stream, theirs) for stream in STREAMS]
+            descriptors = {**shared, **own}
+            env = {**self._env, **place, **{name: str(fd) for name, fd in descriptors.items()}}
+            spawns.append(Spawn(rank, self._argv, env, fds, list(descriptors.values())))
+        ours, wardens = socket.socketpair()
+        self._control = ours
+        with wardens:
+            # Loaded as a module, so that its compiled form is used: that is half of its start.
+            run = f"import sys; sys.path.append({os.path.dirname(__file__)!r}); import warden; warden.main()"
+            passed = [*theirs, wardens.fileno()]
+            self._warden = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-c", run, str(wardens.fileno())],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed],
+                setsid=True,
+                setsigmask=[],
+            )
+        ours.sendall(encode_plan(spawns))
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    def watch(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
+        """From now on `listener` hears everything, first what has happened since `start`."""
+        assert self._control is not None
+        self._loop, self._listener = loop, listener
+        self._control.setblocking(False)
+        loop.add_reader(self._control, self._hear)
+        for fd in self._pipes:
+            loop.add_reader(fd, self._read, fd)
+
+    def pause(self, paused: bool) -> None:
+        """Stops, or resumes, reading stdout and stderr."""
+        if paused != self._paused and not self._done:
+            self._paused = paused
+            for fd, (_, what) in self._pipes.items():
+                if what in STREAMS:
+                    if paused:
+                        self._loop.remove_reader(fd)
+                    else:
+                        self._loop.add_reader(fd, self._read, fd)
+
+    def stop_reading(self, stream: str) -> None:
+        """Closes the ranks' pipes of a stream that nobody reads: they get EPIPE, as without a runner."""
+        for fd, (_, what) in list(self._pipes.items()):
+            if what == stream:
+                self._forget(fd)
+
+    def signal(self, number: int, ranks: Sequence[int] | None = None, *, group: bool = True) -> None:
+        """Signals ranks (all that live) and, with `group`, their process groups."""
+        wanted = list(self.pids) if ranks is None else [rank for rank in ranks if rank in self.pids]
+        if wanted and self._control is not None:
+            line = f"signal {int(number)} {'group' if group else 'leader'} {','.join(map(str, wanted))}\n"
+            with contextlib.suppress(OSError):
+                self._control.send(line.encode())
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        try:
+            data = self._control.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._finish(complete=False)
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            word, *rest = line.decode().split(" ")
+            if word == "started":
+                rank, pid = map(int, rest)
+                self.pids[rank] = pid
+                self._listener.on_started(rank, pid)
+            elif word == "failed":
+                self._listener.on_not_started(int(rest[0]), int(rest[1]))
+            elif word == "exit":
+                self._exited(int(rest[0]), int(rest[1]), float(rest[2]))
+            elif word == "stuck":
+                self._listener.on_stuck([int(pid) for pid in rest[0].split(",")])
+            elif word == "done":
+                self._finish(complete=True)
+                return
+
+    def _exited(self, rank: int, code: int, at: float) -> None:
+        self._drain(lambda owner, what: owner == rank)
+        del self.pids[rank]
+        self._listener.on_exit(rank, code, at, bytes(self._reports[rank]))
+
+    def _read(self, fd: int) -> bool:
+        """One read; False when there is nothing (more) to read now."""
+        rank, what = self._pipes[fd]
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(fd)
+        if what == "report":
+            if len(self._reports[rank]) < REPORT_BYTES_MAX:
+                self._reports[rank] += data
+        elif what == "result":
+            self._listener.on_result(rank, data)
+        else:
+            self._listener.on_output(rank, what, data)
+        return bool(data)
+
+    def _drain(self, wanted: Callable[[int, str], bool]) -> None:
+        for fd, (rank, what) in list(self._pipes.items()):
+            if wanted(rank, what):
+                reads = 0
+                while fd in self._pipes and self._read(fd) and reads < LAST_READS_MAX:
+                    reads += 1
+
+    def _forget(self, fd: int) -> None:
+        del self._pipes[fd]
+        if hasattr(self, "_loop"):
+            self._loop.remove_reader(fd)
+        os.close(fd)
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def _finish(self, *, complete: bool) -> None:
+        if self._done:
+            return
+        self._drain(lambda owner, what: True)
+        for rank, what in list(self._pipes.values()):
+            if what in STREAMS:
+                self._listener.on_output(rank, what, b"")  # held open by something that could not be ended
+        self.close()
+        self._listener.on_done(complete)
+
+    def close(self) -> None:
+        """Lets go: ranks that still live are ended by the warden, which sees our end of the control socket close."""
+        self._done = True
+        for fd in list(self._pipes):
+            self._forget(fd)
+        if self._control is not None:
+            if hasattr(self, "_loop"):
+                self._loop.remove_reader(self._control)
+            self._control.close()
+            self._control = None
+
+    def reap(self, seconds_max: float) -> None:
+        """Waits until the warden, which has said that it is done or that its runner is gone, is no more."""
+        until = time.monotonic() + seconds_max
+        while self._warden:
+            try:
+                if os.waitpid(self._warden, os.WNOHANG) != (0, 0) or time.monotonic() > until:
+                    self._warden = 0
+                else:
+                    time.sleep(0.001)
+            except ChildProcessError:  # somebody else waits for all children of this process
+                self._warden = 0
+
+
+def ignored(number: signal.Signals) -> bool:
+    """Whether this process was started with that signal ignored (nohup)."""
+    return signal.getsignal(number) is signal.SIG_IGN

@@ -1,0 +1,230 @@
+"""Who failed first, what the job's exit code is, and what is said about it at the end; pure, no processes, no clock.
+
+Rule: a rank that ends because another one did (PeerLostError, GroupBrokenError) or because the runner ended it is never
+the first failure, unless nothing else can be.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+_CONSEQUENCE = re.compile(r"^(?:[\w.]+\.)?(PeerLostError|GroupBrokenError)\b")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rank said of its uncaught exception (`aiocoll.observe.report`)."""
+
+    name: str
+    message: str
+    traceback: str
+    operation: str = ""
+    consequence: bool = False
+    time: float = 0.0
+
+    @classmethod
+    def parse(cls, data: bytes) -> Report | None:
+        """The last report in what came through the pipe, None if there is none; a rank is not trusted to be sane."""
+        for line in reversed(data.splitlines()):
+            try:
+                found: dict[str, Any] = json.loads(line)
+                return cls(
+                    name=str(found["class"]),
+                    message=str(found["message"]),
+                    traceback=str(found["traceback"]),
+                    operation=str(found["operation"]),
+                    consequence=bool(found["consequence"]),
+                    time=float(found["time"]),
+                )
+            except (ValueError, KeyError, TypeError):
+                continue
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one rank ended: ``code`` as Python has it (negative for a signal), ``at`` by the monotonic clock."""
+
+    rank: int
+    code: int
+    at: float = 0.0
+    pid: int = 0
+    report: Report | None = None
+    tail: tuple[str, ...] = ()
+    """The last lines of its stderr."""
+    asked: bool = False
+    """Whether the runner had begun to end the ranks before."""
+    start_errno: int = 0
+    """Why it could not even be started."""
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell has it."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    @property
+    def failed(self) -> bool:
+        return self.code != 0
+
+    @property
+    def when(self) -> float:
+        return self.report.time if self.report is not None and 0 < self.report.time <= self.at else self.at
+
+    @property
+    def consequence(self) -> bool:
+        """Whether another rank's failure looks so from here; by its last line where no report came."""
+        if not self.failed or self.code < 0:
+            return False
+        if self.report is not None:
+            return self.report.consequence
+        lines = [line for line in self.tail if line.strip()]
+        return any(_CONSEQUENCE.match(_ANSI.sub("", line).lstrip()) for line in lines[-3:])
+
+    def error(self) -> str:
+        """One line: class and message, or the decoded code."""
+        if self.start_errno:
+            return f"could not be started: {os.strerror(self.start_errno)}"
+        if self.report is not None and self.code == 1:
+            return f"{self.report.name}: {self.report.message}".partition("\n")[0]
+        return decode(self.code)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Collects the endings of one attempt."""
+
+    on_failure: str = "end"
+    endings: dict[int, Ending] = field(default_factory=dict)
+
+    def add(self, ending: Ending) -> None:
+        self.endings[ending.rank] = ending
+
+    @property
+    def cause(self) -> Ending | None:
+        """The first failure, None while every ended rank did well."""
+        failed = sorted((e for e in self.endings.values() if e.failed), key=lambda e: (e.when, e.rank))
+        for candidates in (
+            [e for e in failed if not e.consequence and not (e.asked and _by_us(e))],
+            [e for e in failed if e.consequence],
+            failed,
+        ):
+            if candidates:
+                return candidates[0]
+        return None
+
+    @property
+    def only_consequences(self) -> bool:
+        """Something failed, but its cause is still to come."""
+        failed = [e for e in self.endings.values() if e.failed and not e.asked]
+        return bool(failed) and all(e.consequence for e in failed)
+
+    @property
+    def exit_code(self) -> int:
+        """Of the whole attempt, when no signal and no deadline ended it."""
+        cause = self.cause
+        if cause is None:
+            return 0
+        if self.on_failure == "shrink":
+            struck = [e for e in self.endings.values() if e.failed and e.consequence]
+            if not struck and any(not e.failed for e in self.endings.values()):
+                return 0
+            cause = struck[0] if struck else cause
+        return cause.exit_code or 1
+
+
+def _by_us(ending: Ending) -> bool:
+    """Whether an ending after the runner's signals is what those signals do."""
+    ended_by = (-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL)
+    interrupted = ending.report is not None and ending.report.name in ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
+    # An exception from before the signals, or one that has nothing to do with them, may still be the cause.
+    return ending.code in ended_by or ending.report is None or interrupted
+
+
+def decode(code: int) -> str:
+    """What an exit code or a signal number says."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hints = {
+        signal.SIGKILL: "; if nobody did that, the kernel ran out of memory: see dmesg",
+        signal.SIGSEGV: ": segmentation fault",
+        signal.SIGABRT: ": abort",
+        signal.SIGBUS: ": bus error; is /dev/shm or the disk full?",
+        signal.SIGILL: ": illegal instruction",
+        signal.SIGFPE: ": arithmetic error",
+    }
+    return f"was killed by signal {-code} ({name}{hints.get(-code, '')})"
+
+
+def names(ranks: Iterable[int]) -> str:
+    """"rank 1", "ranks 0, 2 and 3"."""
+    found = [str(rank) for rank in sorted(ranks)]
+    if len(found) == 1:
+        return f"rank {found[0]}"
+    return f"ranks {', '.join(found[:-1])} and {found[-1]}"
+
+
+def traceback_of(ending: Ending) -> list[str]:
+    """The lines that show why: the reported traceback, or what stderr ended with."""
+    if ending.report is not None and ending.code in (1, -signal.SIGINT, 130):
+        return ending.report.traceback.rstrip("\n").split("\n")
+    tail = [_ANSI.sub("", line) for line in ending.tail]
+    for start, line in enumerate(tail):
+        if line.startswith(("Traceback (most recent call last)", "Fatal Python error", "  + Exception Group Traceback")):
+            return tail[start:]
+    return tail[-10:]
+
+
+def summary(verdict: Verdict, *, size: int, host: str, running: Iterable[int] = ()) -> list[str]:
+    """The last words on screen: what became of the others first, the cause last."""
+    cause = verdict.cause
+    if cause is None:
+        return []
+    prefix = f"[r{cause.rank}] " if size > 1 else ""
+    lines: list[str] = []
+    if size > 1:
+        lines.append(f"aiocoll: {names([cause.rank])} (pid {cause.pid} on {host}) failed first: {cause.error()}")
+        lines += [f"aiocoll: {line}" for line in _others(verdict, cause, running)]
+    shown = traceback_of(cause)
+    traced = any(line.startswith(("Traceback", "  + Exception Group Traceback")) for line in shown)
+    if size > 1 or cause.code < 0:
+        lines += [prefix + line for line in shown] if size > 1 else []
+        if cause.code < 0 or not traced or cause.code != 1:
+            lines.append(f"aiocoll: rank {cause.rank} {cause.error()}; exit code {cause.exit_code}")
+    elif cause.start_errno == errno.ENOEXEC:
+        lines.append("aiocoll: not an executable file; a Python script needs no --no-python")
+    return lines
+
+
+def _others(verdict: Verdict, cause: Ending, running: Iterable[int]) -> list[str]:
+    """What is known of the survivors, those of one fate in one line."""
+    fates: dict[str, list[int]] = {}
+    for ending in verdict.endings.values():
+        if ending.rank == cause.rank:
+            continue
+        report = ending.report
+        where = f" in {report.operation}" if report is not None and report.operation else ""
+        if not ending.failed:
+            fate = "had finished"
+        elif ending.consequence:
+            name = report.name.rpartition(".")[2] if report is not None else "a lost peer"
+            fate = f"ended with {name}{where}"
+        elif ending.asked and _by_us(ending):
+            fate = f"ended by the runner{' while' + where if where else ''}"
+        else:
+            fate = f"failed later: {ending.error()}"
+        fates.setdefault(fate, []).append(ending.rank)
+    for rank in running:
+        fates.setdefault("could not be ended", []).append(rank)
+    return [f"{names(ranks)} {fate}" for fate, ranks in sorted(fates.items(), key=lambda item: item[1])]
