@@ -84,7 +84,8 @@ class FileStore(CallStore):
         await self.num_keys()
         return list(self._users.values())
 
-    async def close(self) -> None:
+    async def close(self, *, last_removes: bool = False) -> None:
+        """Let go; with ``last_removes`` the file goes too if nobody alive has it open any more."""
         if self._closed:
             return
         if os.getpid() != self._pid:
@@ -102,6 +103,8 @@ class FileStore(CallStore):
                         self._catch_up()
                         if self._name:
                             self._write(["left", self._name])
+                        if last_removes and all(is_dead(u) for name, u in self._users.items() if name != self._name):
+                            self._unlink()  # under the lock: who opens it in this moment follows the name
                 finally:
                     self._unlock()
                 break
@@ -111,6 +114,9 @@ class FileStore(CallStore):
     async def remove(self) -> None:
         """Close, and delete the file: later openers begin a new one, those that have it open get RendezvousError."""
         await self.close()
+        self._unlink()
+
+    def _unlink(self) -> None:
         # Only the file that this handle used: a new run may have begun its own under the same name.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_ino == self._inode:
