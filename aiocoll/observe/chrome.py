@@ -3,7 +3,7 @@
 Rule: events are written as they come, so that a process that dies leaves a file that the viewers still read (they
 accept an array whose closing bracket is missing).
 
-`call` opens a slice, `done` and `failed` with the same rank, group and call close it; every other fact is an instant.
+`call` opens a slice, `called` with the same rank, group and call closes it; every other fact is an instant.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ChromeTrace:
         if kind == "call":
             # Calls of one group overlap freely, so slices are asynchronous: matched by id, not by nesting.
             self._open.add(key)
-            event |= {"ph": "b", "name": str(facts.get("collective", kind)), "args": facts}
-        elif kind in ("done", "failed") and key in self._open:
+            event |= {"ph": "b", "name": str(facts.get("call", kind)), "args": facts}
+        elif kind == "called" and key in self._open:
             self._open.discard(key)
-            event |= {"ph": "e", "name": str(facts.get("collective", kind)), "args": facts}
+            event |= {"ph": "e", "name": str(facts.get("call", kind)), "args": facts}
         else:
             self._write(event | {"ph": "i", "s": "t", "name": kind, "cat": "fact", "args": facts})
             return

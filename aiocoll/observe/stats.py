@@ -1,14 +1,15 @@
-"""Counters over the facts: calls by collective, bytes by transport, seconds waited.
+"""Counters over the facts of this process: calls and seconds by collective, failures, bytes by transport.
 
 Rule: numbers only grow, and a snapshot is plain data.
 
-What is counted: `call` (collective), `done` (collective, seconds, waited), `failed` (collective, error), `sent` and
-`received` (transport, nbytes).
+Counted are `call` and `called` (a collective begins and ends), `sent` and `received` (transport, nbytes), and how often
+each kind of fact came.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -17,15 +18,16 @@ from . import listen
 
 
 class Stats:
-    """Counts while it listens; a context manager. It may also be fed directly: ``stats(kind, facts)``."""
+    """Counts while it listens; a context manager. `clock` gives seconds and may be a loop's `time`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began: dict[tuple[Any, Any, Any], float] = {}
         self._facts: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._bytes: dict[str, Counter[str]] = {"sent": Counter(), "received": Counter()}
-        self._seconds: Counter[str] = Counter()
-        self._waited = 0.0
+        self._seconds: dict[str, float] = defaultdict(float)
         self._remove: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -34,12 +36,14 @@ class Stats:
     def __call__(self, kind: str, facts: dict[str, Any]) -> None:
         self._facts[kind] += 1
         if kind == "call":
-            self._calls[facts["collective"]] += 1
-        elif kind == "done":
-            self._seconds[facts["collective"]] += facts.get("seconds", 0.0)
-            self._waited += facts.get("waited", 0.0)
-        elif kind == "failed":
-            self._failures[facts["collective"]] += 1
+            self._calls[_collective(facts)] += 1
+            self._began[_key(facts)] = self._clock()
+        elif kind == "called":
+            began = self._began.pop(_key(facts), None)
+            if began is not None:
+                self._seconds[_collective(facts)] += self._clock() - began
+            if facts.get("error") is not None:
+                self._failures[_collective(facts)] += 1
         elif kind in self._bytes:
             self._bytes[kind][facts["transport"]] += facts["nbytes"]
 
@@ -70,9 +74,17 @@ class Stats:
             "bytes_sent": dict(self._bytes["sent"]),
             "bytes_received": dict(self._bytes["received"]),
             "seconds": dict(self._seconds),
-            "seconds_waited": self._waited,
             "facts": dict(self._facts),
         }
+
+
+def _key(facts: dict[str, Any]) -> tuple[Any, Any, Any]:
+    return facts.get("rank"), facts.get("group"), facts.get("call")
+
+
+def _collective(facts: dict[str, Any]) -> str:
+    """The first word of the call's label: "all_reduce (call 3)"."""
+    return str(facts.get("call", "")).partition(" ")[0]
 
 
 __all__ = ["Stats"]

@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from .. import observe
 from ..errors import UsageError
 
 
@@ -64,6 +65,8 @@ class Network:
         assert self.hosts is not None
         self.sent[src].frames += 1
         self.sent[src].nbytes += nbytes
+        if observe.active:
+            observe.emit("sent", transport="sim", rank=src, peer=dst, nbytes=nbytes, at=now)
         if self._cut and frozenset((src, dst)) in self._cut:
             return math.inf
         here, there = self.hosts[src], self.hosts[dst]

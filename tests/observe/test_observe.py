@@ -77,20 +77,22 @@ def test_the_recorder_keeps_the_last_facts() -> None:
 
 
 def test_counters() -> None:
-    with Stats() as stats:
+    now = iter([1.0, 2.0, 4.0, 8.0])
+    with Stats(clock=lambda: next(now)) as stats:
         for rank in range(2):
-            emit("call", collective="all_reduce", rank=rank, group="world", call=1)
+            emit("call", call="all_reduce (call 1)", rank=rank, group="world")
             emit("sent", transport="tcp", peer=1, nbytes=100 + rank)
             emit("received", transport="tcp", peer=1, nbytes=7)
             emit("sent", transport="shm", peer=2, nbytes=1)
-        emit("done", collective="all_reduce", seconds=0.5, waited=0.25)
-        emit("failed", collective="all_reduce", error="x")
+        emit("called", call="all_reduce (call 1)", rank=0, group="world", error=None)
+        emit("called", call="all_reduce (call 1)", rank=1, group="world", error="PeerLostError()")
+        emit("called", call="never began", rank=1, group="world")
         emit("anything")
-    emit("call", collective="all_reduce")
+    emit("call", call="all_reduce (call 2)")
     snapshot = stats.snapshot()
     assert snapshot["calls"] == {"all_reduce": 2} and snapshot["failures"] == {"all_reduce": 1}
     assert snapshot["bytes_sent"] == {"tcp": 201, "shm": 2} and snapshot["bytes_received"] == {"tcp": 14}
-    assert snapshot["seconds"] == {"all_reduce": 0.5} and snapshot["seconds_waited"] == 0.25
+    assert snapshot["seconds"] == {"all_reduce": (4 - 1) + (8 - 2)}
     assert snapshot["facts"]["anything"] == 1 and json.dumps(snapshot)
 
 
@@ -98,23 +100,23 @@ def test_the_timeline_is_valid_and_readable_before_it_ends(tmp_path: pathlib.Pat
     path = tmp_path / "trace.json"
     now = iter(range(100))
     with ChromeTrace(path, clock=lambda: next(now)):
-        emit("call", collective="barrier", rank=1, group="world", call=7)
-        emit("call", collective="all_reduce", rank=1, group="world", call=8)
-        emit("done", collective="barrier", rank=1, group="world", call=7, error=ValueError("x"))
-        emit("done", collective="unknown", rank=1, group="world", call=99)
+        emit("call", rank=1, group="world", call="barrier (call 7)")
+        emit("call", rank=1, group="world", call="all_reduce (call 8)")
+        emit("called", rank=1, group="world", call="barrier (call 7)", error=ValueError("x"))
+        emit("called", rank=1, group="world", call="unknown")
         unfinished = path.read_text()
         emit("lost", rank=1, peer=3)
     assert len(json.loads(unfinished.rstrip().rstrip(",") + "]")) == 4
     events = json.loads(path.read_text())
     assert [(event["ph"], event["name"]) for event in events] == [
-        ("b", "barrier"),
-        ("b", "all_reduce"),
-        ("e", "barrier"),
-        ("i", "done"),
+        ("b", "barrier (call 7)"),
+        ("b", "all_reduce (call 8)"),
+        ("e", "barrier (call 7)"),
+        ("i", "called"),
         ("i", "lost"),
         ("M", "process_labels"),
     ]
-    assert events[0]["id"] == events[2]["id"] == "1.world.7" and events[0]["pid"] == 1
+    assert events[0]["id"] == events[2]["id"] == "1.world.barrier (call 7)" and events[0]["pid"] == 1
     assert events[1]["ts"] - events[0]["ts"] == 1e6
     with ChromeTrace(path):
         pass
