@@ -13,7 +13,8 @@ import socket
 import threading
 
 from aiocoll.errors import RendezvousError
-from aiocoll.store.server import StoreServer, listen
+from aiocoll.store.listen import listen
+from aiocoll.store.server import StoreServer
 from aiocoll.store.stream import address_text
 
 TICK_SECONDS = 0.25

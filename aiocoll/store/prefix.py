@@ -1,4 +1,7 @@
-"""A store seen through a prefix; the rule: the store beneath belongs to whoever opened it, and stays open."""
+"""A store seen through a prefix; the rule: the store beneath belongs to whoever opened it, and stays open.
+
+Closing the view only shuts the view; a wait that runs through it ends with the store beneath, or at its deadline.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class PrefixStore(CallStore):
 
     @property
     def where(self) -> str:
-        return f"{self._store.where} under {self._text!r}"
+        return self._store.where
 
     @property
     def beneath(self) -> Store:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import os
 import secrets
@@ -20,8 +19,9 @@ from typing import Any, Self
 from aiocoll.errors import AiocollError, RendezvousError, UsageError, WireError
 from aiocoll.observe import emit
 from aiocoll.store.base import KEY_BYTES_MAX
+from aiocoll.store.listen import listen
 from aiocoll.store.stream import HANDSHAKE_SECONDS, REQUEST_BYTES_MAX, Stream, address_text, pack, unpack
-from aiocoll.store.table import OPERATIONS, WAITING, Table, Waiter
+from aiocoll.store.table import OPERATIONS, WAITING, NotYet, Table, Waiter
 from aiocoll.wire.hello import STORE_SERVER, Identity, ServerHello
 
 HALF_OPEN_MAX = 1024
@@ -49,6 +49,8 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "queue_len": (_KEY,),
     "num_keys": (),
 }
+
+_AT_ONCE = frozenset(op + "?" for op in WAITING)
 
 
 class _Client:
@@ -224,7 +226,9 @@ class StoreServer:
     def _at(self) -> str:
         return address_text(self.host, self.port)
 
-    # -- requests: [id, operation, *arguments] -> [id, 0, result] | [id, kind of error, text]
+    # -- requests: [id, operation, *arguments] -> [id, kind, value], where kind says what the value is:
+    #    0 the result, 1 the text of a UsageError, 2 that of a RendezvousError, 3 nothing: an operation whose name ends
+    #    in "?" would have had to wait.
 
     def _on_message(self, stream: Stream, payload: bytes) -> None:
         client = self._clients[stream]
@@ -238,6 +242,8 @@ class StoreServer:
             client.own = args[0] == f"{PROCESS_TOKEN}-{os.getpid()}"
         elif op == "give_back":
             self._table.give_back(args[0], args[1])
+        elif op == "refused":
+            stream.send(pack([request, 0, list(self.refused)]))
         else:
             self._do(stream, client, request, op, args)
 
@@ -249,6 +255,14 @@ class StoreServer:
             else:
                 stream.send(pack([request, 0, value]))
 
+        if op.endswith("?"):
+            try:
+                done(self._table.apply(op[:-1], args))
+            except NotYet:
+                stream.send(pack([request, 3, None]))
+            except UsageError as error:
+                done(error)
+            return
         if op in WAITING:
             if len(client.waiters) >= PENDING_PER_CLIENT_MAX:
                 stream.send(pack([request, 2, f"this client has {PENDING_PER_CLIENT_MAX} waits pending, the limit"]))
@@ -278,12 +292,14 @@ def _check_request(message: list[Any]) -> tuple[int, str, list[Any]]:
         wanted = (str,)
     elif op == "give_back":
         wanted = (_KEY, _VALUE)
-    elif op not in OPERATIONS:
+    elif op == "refused":
+        wanted = ()
+    elif op not in OPERATIONS and op not in _AT_ONCE:
         raise WireError(f"operation {op[:40]!r} does not exist")
     elif op == "multi_set":
         wanted = (_KEY, _VALUE) * (len(args) // 2)
     else:
-        wanted = _SIGNATURES.get(op, (_KEY,) * len(args))
+        wanted = _SIGNATURES.get(op.rstrip("?"), (_KEY,) * len(args))
     if tuple(map(type, args)) != wanted:
         raise WireError(f"operation {op!r} came with arguments of the wrong types")
     if any(type(arg) is str and len(arg) > KEY_BYTES_MAX for arg in args):
@@ -291,69 +307,6 @@ def _check_request(message: list[Any]) -> tuple[int, str, list[Any]]:
     if op == "add" and not -(1 << 63) <= args[1] < 1 << 63:
         raise WireError("operation 'add' came with a number beyond 64 bits")
     return request, op, args
-
-
-# -- listening
-
-
-def listen(host: str, port: int, *, secret: bytes, sock: socket.socket | None = None) -> list[socket.socket]:
-    """Listening sockets on every address of ``host``, all with one port; or ``sock``, checked.
-
-    UsageError for anything but loopback without a secret; RendezvousError when the address cannot be had.
-    """
-    if sock is not None:
-        _require_secret(sock.getsockname()[0], sock.getsockname()[0], secret)
-        sock.listen(1024)
-        return [sock]
-    at = address_text(host, port)
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise RendezvousError(f"store: cannot resolve {host!r} to listen on: {error.strerror or error}") from error
-    addresses = list(dict.fromkeys((info[0], info[4]) for info in found))
-    for _, address in addresses:
-        _require_secret(host, str(address[0]), secret)
-    listeners: list[socket.socket] = []
-    problem: OSError | None = None
-    for family, address in addresses:
-        wanted = (address[0], listeners[0].getsockname()[1] if listeners else port, *address[2:])
-        try:
-            listeners.append(_bind(family, wanted))
-        except OSError as error:
-            problem = error
-            if error.errno == errno.EADDRINUSE:
-                break
-    if not listeners or (problem is not None and problem.errno == errno.EADDRINUSE):
-        for listener in listeners:
-            listener.close()
-        assert problem is not None
-        advice = (
-            "another program has it: choose another port or 0" if problem.errno == errno.EADDRINUSE else "see host="
-        )
-        raise RendezvousError(f"store: cannot listen on {at}: {problem.strerror} ({advice})") from problem
-    return listeners
-
-
-def _bind(family: int, address: tuple[Any, ...]) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(address)
-        sock.listen(1024)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _require_secret(host: str, address: str, secret: bytes) -> None:
-    if not secret and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        raise UsageError(
-            f"store: without a secret only loopback addresses may be bound, not {host or 'every interface'}: "
-            "give every rank the same secret=, or start them with `aiocoll run`, which makes one"
-        )
 
 
 def _host_of(host: str, sock: socket.socket | None) -> str:

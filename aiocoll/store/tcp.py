@@ -77,7 +77,15 @@ class TCPStore(CallStore):
         """The address of this side of the connection: the interface that faces the store."""
         if self._stream is None or self._stream.is_closed:
             raise RendezvousError(f"{self.where}: {self._gone or 'not connected'}")
-        return str(self._stream.sock.getsockname()[0])
+        name = self._stream.sock.getsockname()
+        # A link-local address means nothing without its interface.
+        scope = f"%{name[3]}" if len(name) == 4 and name[3] and "%" not in name[0] else ""
+        return f"{name[0]}{scope}"
+
+    async def refused(self) -> list[str]:
+        """The last strangers that the server turned away, as text."""
+        strangers: list[str] = await self._request("refused", [], None)
+        return strangers
 
     async def _call(self, op: str, args: list[Any], timeout: float | None) -> Any:
         if op == "multi_set":
@@ -97,9 +105,10 @@ class TCPStore(CallStore):
         pending = self._pending[number] = _Pending(op, args, self._loop.create_future())
         started = time.monotonic()
         timer = None
-        if timeout is not None and timeout != math.inf:
+        if timeout and timeout != math.inf:
             timer = self._loop.call_later(timeout, self._too_late, number, started)
-        self._stream.send(pack([number, op, *args]))
+        # Without time to wait the server looks once and answers: one round trip must be enough.
+        self._stream.send(pack([number, op + "?" if timeout == 0 else op, *args]))
         try:
             answer = await pending.future
         except BaseException:
@@ -133,11 +142,22 @@ class TCPStore(CallStore):
         pending = self._pending.pop(number, None)
         if pending is None:
             return
-        if pending.withdrawn:
+        if pending.withdrawn or pending.future.cancelled():
             if pending.op == "queue_pop" and kind == 0:
                 self._give_back(pending.args[0], value)
         elif not pending.future.done():
-            pending.future.set_result((value, UsageError(value), RendezvousError(value))[kind] if kind < 3 else None)
+            pending.future.set_result(self._result(pending, kind, value))
+
+    def _result(self, pending: _Pending, kind: int, value: Any) -> Any:
+        match kind:
+            case 0:
+                return value
+            case 1:
+                return UsageError(value)
+            case 3:
+                return self._late(pending.op, pending.args, 0.0)
+            case _:
+                return RendezvousError(f"{self.where}: {value}")
 
     def _on_closed(self, stream: Stream, error: Exception | None) -> None:
         if not self._gone:
