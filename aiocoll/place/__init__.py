@@ -9,6 +9,7 @@ detect.py    detect() and verdicts()
 secret.py    the job's secret: from a descriptor, a file or a variable
 aiocoll.py   ranks started by ``aiocoll run`` or ``aiocoll.launch``
 torchrun.py  ranks started by torchrun, and everything that sets the same variables for each process
+torch_variables.py  the four of them that ``env://`` reads
 """
 
 from aiocoll.place.base import Place

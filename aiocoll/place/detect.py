@@ -12,7 +12,7 @@ from aiocoll.errors import UsageError
 from aiocoll.place.base import Detector, Environ, Place
 from aiocoll.place.secret import job_secret
 
-_NOT_DETECTORS = frozenset({"base", "detect", "secret"})
+_NOT_DETECTORS = frozenset({"base", "detect", "secret", "torch_variables"})
 _PACKAGE = __name__.rpartition(".")[0]
 
 

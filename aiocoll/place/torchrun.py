@@ -6,6 +6,7 @@ TORCHELASTIC_RUN_ID must be there as well. ``env://`` does not ask for those: wh
 
 from __future__ import annotations
 
+from aiocoll.errors import UsageError
 from aiocoll.place.base import Environ, Place, rank_of, require, whole
 
 PRIORITY = 10
@@ -22,14 +23,14 @@ def find(environ: Environ) -> Place | None:
     require(environ, _NEEDED, because="RANK and WORLD_SIZE are, as torchrun sets them")
     rank, size = rank_of(environ, "RANK", "WORLD_SIZE")
     local_size = whole(environ, "LOCAL_WORLD_SIZE", least=1)
-    host, port = meeting_address(environ)
+    host = "127.0.0.1" if local_size == size else environ["MASTER_ADDR"].strip()
     return Place(
         rank=rank,
         size=size,
         local_rank=whole(environ, "LOCAL_RANK"),
         local_size=local_size,
         job=environ.get("AIOCOLL_JOB_ID", "").strip() or environ.get("TORCHELASTIC_RUN_ID", "").strip(),
-        init_method=f"tcp://{_in_url('127.0.0.1' if local_size == size else host)}:{port}",
+        init_method=f"tcp://{_in_url(host)}:{store_port(environ)}",
         restart=whole(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
     )
 
@@ -47,17 +48,18 @@ def verdict(environ: Environ) -> str:
     )
 
 
-def meeting_address(environ: Environ) -> tuple[str, int]:
-    """Host and port for our store, out of MASTER_ADDR and MASTER_PORT.
+def store_port(environ: Environ) -> int:
+    """The port for our store, out of MASTER_PORT.
 
     torchrun's agent may serve its own store on MASTER_PORT (``TORCHELASTIC_USE_AGENT_STORE``); ours then takes the
     port above it (the one below, at the very top).
     """
-    require(environ, ("MASTER_ADDR", "MASTER_PORT"), because="they say where the ranks meet")
-    port = whole(environ, "MASTER_PORT", least=1) or 0
+    port = whole(environ, "MASTER_PORT", least=1)
+    if port is None or port > 65535:
+        raise UsageError(f"MASTER_PORT={environ.get('MASTER_PORT', '')!r}: a port from 1 to 65535 is needed")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").strip().lower() in ("true", "1"):
         port += 1 if port < 65535 else -1
-    return environ["MASTER_ADDR"].strip(), port
+    return port
 
 
 def _in_url(host: str) -> str:

@@ -2,13 +2,20 @@
 
 One file per scheme in ``schemes/``, found by its name; whatever the scheme, it ends in `join`, over whatever store.
 
-process.py   which process is this, and is that one dead
-roster.py    the state of a meeting, replayed from its log; pure
-join.py      the protocol over any store
-meeting.py   what a completed meeting hands over
+meet.py       settles what arguments, URL and environment say, then calls the scheme's file
+url.py        reading init_method, rank and size
+hosts.py      which address of this host faces the others
+request.py    what a scheme is asked for
+join.py       the protocol over any store
+roster.py     the state of a meeting, replayed from its log; pure
+meeting.py    what a completed meeting hands over
+multicast.py  finding the store by announcements
+beacon.py     the datagrams of these
 """
 
+from aiocoll.rendezvous.hosts import facing
 from aiocoll.rendezvous.join import join
+from aiocoll.rendezvous.meet import meet
 from aiocoll.rendezvous.meeting import Meeting
 
-__all__ = ["Meeting", "join"]
+__all__ = ["Meeting", "facing", "join", "meet"]

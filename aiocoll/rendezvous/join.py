@@ -22,7 +22,6 @@ import msgpack
 from aiocoll.errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.observe import emit
 from aiocoll.rendezvous.meeting import Meeting, log
-from aiocoll.rendezvous.process import me
 from aiocoll.rendezvous.roster import (
     Claim,
     Roster,
@@ -34,10 +33,11 @@ from aiocoll.rendezvous.roster import (
 )
 from aiocoll.store.base import Store
 from aiocoll.store.prefix import prefix
+from aiocoll.store.users import me
 
 LOOK_SECONDS = 5.0
 """How often one that waits looks at the log itself: to say who is missing, and to decide for one that died deciding."""
-FAILURE_STANDS_SECONDS = 10.0
+FAILURE_STANDS_SECONDS = 5.0
 """How long a failed round refuses ranks that come late; after that a process is taken for a new attempt."""
 MEMBERS_PER_KEY = 256
 INFO_BYTES_MAX = 4000
@@ -70,7 +70,7 @@ async def join(
     if inspect.isawaitable(facts):
         facts = await facts
     who = me()
-    mine = {"host": who.host, "pid": who.pid, "boot": who.boot, **facts}
+    mine = {key: who[key] for key in ("host", "pid", "boot")} | dict(facts)
     return await _Joining(store, rank, size, name, timeout, mine, where or store.where, strangers).run()
 
 
@@ -223,7 +223,7 @@ class _Joining:
             conflicts = [pair for pair in roster.conflicts() if anybodys or pair[1].nonce == self.claim.nonce]
             if not conflicts:
                 break
-            dead = [claim for claim in roster.waiting.values() if claim.who.is_dead()]
+            dead = [claim for claim in roster.waiting.values() if claim.is_dead()]
             for claim in dead:
                 roster = await self._append(withdraw_entry(claim.nonce, "died while waiting"))
             if not dead:
@@ -366,9 +366,11 @@ def _parse_current(value: bytes) -> tuple[str, int]:
 
 async def _peek(store: Store, key: str) -> bytes:
     """The value, or b"" if there is none now."""
+    if not await store.check([key]):
+        return b""
     try:
-        return await store.get(key, timeout=0.0)
-    except RendezvousTimeoutError:
+        return await store.get(key, timeout=LOOK_SECONDS)
+    except RendezvousTimeoutError:  # removed in between
         return b""
 
 

@@ -6,14 +6,14 @@ whole of it. The first entry that completes the world, or the first failure, dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
 
 from aiocoll.errors import RendezvousError
-from aiocoll.rendezvous.process import Process
+from aiocoll.store.users import is_dead, me
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,25 @@ class Claim:
     nonce: bytes
     rank: int | None
     size: int
-    who: Process
+    who: Mapping[str, Any]
+    """The process, in the terms of `aiocoll.store.users`."""
 
     def __str__(self) -> str:
-        return f"{'a rank' if self.rank is None else f'rank {self.rank}'} ({self.who})"
+        return f"{'a rank' if self.rank is None else f'rank {self.rank}'} ({self.process})"
+
+    @property
+    def process(self) -> str:
+        """Host and process id, for people."""
+        return f"{self.who.get('host')}:{self.who.get('pid')}"
+
+    def is_dead(self) -> bool:
+        """True only if this process can see that the other one is gone: hosts may share a name, but no boot."""
+        return self.who.get("boot") == me()["boot"] and is_dead(self.who)
 
 
 def claim_entry(claim: Claim) -> bytes:
     """I am here."""
-    return _pack("claim", claim.nonce, claim.rank, claim.size, *claim.who.fields())
+    return _pack("claim", claim.nonce, claim.rank, claim.size, dict(claim.who))
 
 
 def withdraw_entry(nonce: bytes, why: str) -> bytes:
@@ -91,8 +101,8 @@ class Roster:
 
     def _apply(self, kind: str, fields: list[Any]) -> None:
         if kind == "claim":
-            nonce, rank, size, *who = fields
-            self.claims[nonce] = Claim(nonce, rank, size, Process.of(who))
+            nonce, rank, size, who = fields
+            self.claims[nonce] = Claim(nonce, rank, size, who)
             if not self.decided:
                 self.waiting[nonce] = self.claims[nonce]
         elif kind == "withdraw":
@@ -142,7 +152,7 @@ class Roster:
         """Whether all who were concerned, except `but`, have left or are seen to be dead."""
         concerned = self.claims.values() if self.members is None else self.members
         gone = self.left | self.withdrawn.keys() | {but}
-        return all(claim.nonce in gone or claim.who.is_dead() for claim in concerned)
+        return all(claim.nonce in gone or claim.is_dead() for claim in concerned)
 
     def missing(self, size: int) -> list[int]:
         """The ranks for which nobody has ever come; those who take any rank count for the lowest."""
@@ -159,10 +169,9 @@ def why_not(earlier: Claim, later: Claim) -> str:
             f"{later} with {later.size}; start every rank with the same size"
         )
     if earlier.rank is not None and earlier.rank == later.rank:
-        return (
-            f"duplicate rank {earlier.rank}: claimed by {earlier.who} and {later.who}; give every process its own rank"
-        )
-    return f"more processes than the world size {earlier.size}: {later.who} came last; start exactly {earlier.size}"
+        both = f"claimed by {earlier.process} and {later.process}"
+        return f"duplicate rank {earlier.rank}: {both}; give every process its own rank"
+    return f"more processes than the world size {earlier.size}: {later.process} came last; start exactly {earlier.size}"
 
 
 def _entries(log: bytes) -> Iterator[list[Any]]:

@@ -15,11 +15,11 @@ import pytest
 from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.rendezvous import Meeting, join
 from aiocoll.rendezvous import join as join_function
-from aiocoll.rendezvous.process import Process, me
 from aiocoll.rendezvous.roster import Claim, claim_entry, left_entry
 from aiocoll.store.memory import MemoryStore
+from aiocoll.store.users import me
 
-HERE = f"{me().host}:{os.getpid()}"
+HERE = f"{me()['host']}:{os.getpid()}"
 joining = sys.modules["aiocoll.rendezvous.join"]
 
 
@@ -60,7 +60,12 @@ async def test_given_ranks_meet(store: MemoryStore, size: int) -> None:
     assert len({meeting.world for meeting in meetings}) == 1
     for meeting in meetings:
         assert [member["port"] for member in meeting.members] == [1000 + rank for rank in range(size)]
-        assert meeting.members[0] | {"port": 0} == {"host": me().host, "pid": os.getpid(), "boot": me().boot, "port": 0}
+        assert meeting.members[0] | {"port": 0} == {
+            "host": me()["host"],
+            "pid": os.getpid(),
+            "boot": me()["boot"],
+            "port": 0,
+        }
     await leave(meetings)
 
 
@@ -233,12 +238,11 @@ async def test_cancelling_withdraws(store: MemoryStore) -> None:
     await leave(await meet(store, [0, 1], 2))
 
 
-def _dead() -> Process:
+def _dead() -> dict[str, Any]:
     """A process of this host that has ended."""
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
-    here = me()
-    return Process(here.host, child.pid, here.boot, here.namespace, 12345)
+    return me() | {"pid": child.pid, "started": "12345"}
 
 
 async def test_the_dead_make_room(store: MemoryStore) -> None:
