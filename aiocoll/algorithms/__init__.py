@@ -99,7 +99,7 @@ def algorithm(
     when: Callable[[int, int], bool] = _always,
     needs: str = "",
 ) -> Callable[[_Run], _Run]:
-    """Registers the coroutine below under its own name; ``path`` is ``sent``, ``messages`` are ``rounds`` unless given."""
+    """Registers the coroutine below under its own name; unless given, path is sent and messages are rounds."""
 
     def register(run: _Run) -> _Run:
         made = Algorithm(

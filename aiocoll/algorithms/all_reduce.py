@@ -13,6 +13,17 @@ from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
 
 
+def _power_of_two(size: int) -> bool:
+    return size & (size - 1) == 0
+
+
+def _doubling_rounds(size: int) -> int:
+    """One per bit, one more if a rank lends, two if one that lends and one that is lent to differ in all bits."""
+    power = 1 << log2_floor(size)
+    extra = size - power
+    return log2_floor(size) + (extra > 0) + (2 * extra > power)
+
+
 @algorithm(
     "all_reduce",
     rounds=lambda p: p - 1,
@@ -29,7 +40,7 @@ async def exchange(ch: Channel, x: Array, op: Op) -> None:
     peer, theirs = 1 - ch.rank, ch.scratch(x)
     await ch.exchange(peer, x, peer, theirs)
     left, right = (x, theirs) if ch.rank == 0 else (theirs, x)
-    await pace.fold(op, left, right, x)
+    await pace.fold(ch, op, left, right, x)
 
 
 @algorithm(
@@ -55,13 +66,13 @@ async def one_shot(ch: Channel, x: Array, op: Op) -> None:
         total = vectors[0]
         for rank in range(1, ch.size):  # into mine from my turn on, before that it is still an input
             target = mine if rank >= ch.rank else total
-            await pace.fold(op, total, vectors[rank], target)
+            await pace.fold(ch, op, total, vectors[rank], target)
             total = target
 
 
 @algorithm(
     "all_reduce",
-    rounds=lambda p: log2_floor(p) + 2 * (not _power_of_two(p)),
+    rounds=_doubling_rounds,
     sent=lambda p, n: n * (log2_floor(p) + (not _power_of_two(p))),
     folded=lambda p, n: n * (log2_floor(p) + (not _power_of_two(p))),
     keeps_order=True,
@@ -85,7 +96,7 @@ async def recursive_doubling(ch: Channel, x: Array, op: Op) -> None:
     for peer in plan.peers:
         await ch.exchange(peer, x, peer, theirs)
         left, right = (theirs, x) if peer < ch.rank else (x, theirs)
-        await pace.fold(op, left, right, x)
+        await pace.fold(ch, op, left, right, x)
     if plan.stands_for is not None:
         await ch.send(plan.stands_for, x)
 
@@ -146,7 +157,3 @@ async def ordered(ch: Channel, x: Array, op: Op) -> None:
     """Reduce whole vectors to rank 0 in rank order, then broadcast: fewest folds and no scratch memory."""
     await reduce.ordered(ch, x, op, 0)
     await broadcast.binomial(ch, x, 0)
-
-
-def _power_of_two(size: int) -> bool:
-    return size & (size - 1) == 0

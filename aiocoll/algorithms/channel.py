@@ -75,6 +75,9 @@ class Channel(Protocol):
     def scratch(self, like: Array) -> Array:
         """An uninitialised array of the shape and dtype of ``like`` that is freed with the call."""
 
+    async def breathe(self) -> None:
+        """Gives the event loop a turn, where anybody else needs it."""
+
 
 async def finish(started: Iterable[Awaitable[object]]) -> None:
     """Waits for verbs that run already."""

@@ -62,7 +62,7 @@ async def bruck(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None 
     big = {rank for rank, parcel in enumerate(parcels) if not bundle.is_small(parcel)}
     arrived = await relay(ch, [None if rank in big else parcel for rank, parcel in enumerate(parcels)])
     for source, parcel in enumerate(arrived):
-        if parcel is not None:
+        if parcel is not None and source != ch.rank:
             arrived[source] = placed(source, parcel, place)
     arrived[ch.rank] = parcels[ch.rank]
     return await _straight(ch, parcels, big - {ch.rank}, arrived, place)

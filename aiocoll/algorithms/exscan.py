@@ -41,18 +41,18 @@ async def recursive_doubling(ch: Channel, x: Array, op: Op) -> None:
     upward = x
     if ch.rank:
         upward = ch.scratch(x)
-        await pace.copy(x, upward)
+        await pace.copy(ch, x, upward)
     for k, (to, source) in enumerate(hops):
         arrivals = [ch.recv(source, below)] if source is not None else []
         await finish([*arrivals, *([ch.send(to, upward)] if to is not None else [])])
         if source is None:
             continue
         if k == 0:
-            await pace.copy(below, x)
+            await pace.copy(ch, below, x)
         else:
-            await pace.fold(op, below, x, x)
+            await pace.fold(ch, op, below, x, x)
         if k + 1 < len(hops) and hops[k + 1].to is not None:
-            await pace.fold(op, below, upward, upward)
+            await pace.fold(ch, op, below, upward, upward)
 
 
 @algorithm(
@@ -77,8 +77,8 @@ async def chain(ch: Channel, x: Array, op: Op) -> None:
     for part, arrival in zip(parts, arrivals, strict=True):
         await arrival
         if ch.rank < last:
-            await pace.fold(op, below[part], x[part], x[part])
+            await pace.fold(ch, op, below[part], x[part], x[part])
             leaving.append(ch.send(ch.rank + 1, x[part]))
     await finish(leaving)
     if ch.rank < last:
-        await pace.copy(below, x)
+        await pace.copy(ch, below, x)

@@ -5,19 +5,10 @@ The rule: nothing here holds the loop for longer than one slice of at most SLICE
 
 from __future__ import annotations
 
-import types
-from collections.abc import Generator
-
-from aiocoll.algorithms.channel import Array
+from aiocoll.algorithms.channel import Array, Channel
 from aiocoll.ops import Op
 
 SLICE_BYTES = 1 << 20
-
-
-@types.coroutine
-def breathe() -> Generator[None, None, None]:
-    """One turn for whatever else is ready: a bare yield, which is what every driver of coroutines understands."""
-    yield
 
 
 def slices(x: Array, op: Op | None = None) -> list[slice]:
@@ -28,18 +19,18 @@ def slices(x: Array, op: Op | None = None) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
-async def fold(op: Op, left: Array, right: Array, out: Array) -> None:
+async def fold(ch: Channel, op: Op, left: Array, right: Array, out: Array) -> None:
     """out = op(left, right); ``out`` may be either."""
     if left.nbytes <= SLICE_BYTES:
         op.fold(left, right, out)
         return
     for part in slices(left, op):
         op.fold(left[part], right[part], out[part])
-        await breathe()
+        await ch.breathe()
 
 
-async def copy(source: Array, target: Array) -> None:
+async def copy(ch: Channel, source: Array, target: Array) -> None:
     for part in slices(source):
         target[part] = source[part]
         if source.nbytes > SLICE_BYTES:
-            await breathe()
+            await ch.breathe()

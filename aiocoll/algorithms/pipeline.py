@@ -25,7 +25,7 @@ Receive = Callable[[Array], Awaitable[None]]
 
 
 async def ring(ch: Channel, x: Array, at: Sequence[int], first: int, receive: Receive) -> None:
-    """Sends block ``first`` ahead, then blocks first-1, first-2, ... as ``receive`` gets them; keeps first+1, the last."""
+    """Sends block ``first`` ahead, then first-1, first-2, ... as ``receive`` gets them; keeps first+1, the last."""
     size = ch.size
     if size == 1:
         return

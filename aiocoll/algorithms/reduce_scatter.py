@@ -80,7 +80,7 @@ async def pairwise(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None
         else:
             await ch.exchange(to, block, source, tail, op, left=True)
     if ch.rank < last:
-        await pace.fold(op, mine, tail, mine)
+        await pace.fold(ch, op, mine, tail, mine)
 
 
 @algorithm(

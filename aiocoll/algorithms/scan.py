@@ -27,7 +27,7 @@ async def recursive_doubling(ch: Channel, x: Array, op: Op) -> None:
         arrivals = [ch.recv(source, lower)] if source is not None else []
         await finish([*arrivals, *([ch.send(to, x)] if to is not None else [])])
         if source is not None:
-            await pace.fold(op, lower, x, x)
+            await pace.fold(ch, op, lower, x, x)
 
 
 @algorithm(

@@ -1,0 +1,82 @@
+"""Which algorithm serves a call: override, then table, then the cheapest by a cost model.
+
+The rule: pure and deterministic, from facts that are equal on all ranks; nothing here measures, and no rank can
+choose otherwise than its peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from aiocoll.algorithms import Algorithm, all_of, find
+from aiocoll.errors import UsageError
+from aiocoll.ops import Op
+from aiocoll.tuning.model import cost
+from aiocoll.tuning.table import defaults
+
+
+def choose(
+    collective: str,
+    *,
+    nbytes: int,
+    size: int,
+    count: int,
+    op: Op | None = None,
+    hosts: int = 1,
+    override: Mapping[str, str] | None = None,
+) -> Algorithm:
+    """The algorithm for one call of ``size`` ranks on ``hosts`` machines.
+
+    ``nbytes`` are those that ``algorithms.MEASURES`` names for the collective (0 where only some ranks know),
+    ``count`` the elements of a vector that is reduced. ``override`` maps collectives to algorithms, as in
+    AIOCOLL_ALGORITHM. Raises UsageError, the same on every rank, for an override that does not exist or cannot serve
+    this call.
+    """
+    name = override.get(collective) if override else None
+    commutative, splittable = (True, True) if op is None else (op.commutative, op.splittable)
+    if name is None:
+        whole = op is not None and count < size  # fewer elements than ranks are not worth splitting
+        return _choose(collective, nbytes, size, commutative, splittable and not whole, hosts)
+    chosen = find(collective, name)
+    reason = _unfit(chosen, nbytes, size, commutative, splittable)
+    if reason:
+        able = [each.name for each in _able(collective, nbytes, size, commutative, splittable)]
+        who = f" with op {op.name}" if op is not None else ""
+        raise UsageError(
+            f"AIOCOLL_ALGORITHM={collective}:{name} cannot serve {collective} of {nbytes} bytes on {size} ranks{who}: "
+            f"it needs {reason}; {', '.join(able)} can"
+        )
+    return chosen
+
+
+def check_override(override: Mapping[str, str]) -> None:
+    """Raises UsageError for collectives and algorithms that do not exist, with those that do."""
+    for collective, name in override.items():
+        find(collective, name)
+
+
+@lru_cache(4096)
+def _choose(collective: str, nbytes: int, size: int, commutative: bool, splittable: bool, hosts: int) -> Algorithm:
+    able = _able(collective, nbytes, size, commutative, splittable)
+    constants, rules = defaults()
+    for rule in rules:
+        if rule.fits(collective, nbytes, size, hosts):
+            for each in able:
+                if each.name == rule.algorithm:
+                    return each
+    link = constants["network" if hosts > 1 else "host"]
+    return min(able, key=lambda each: cost(each, link, nbytes, size))  # the first of equals: the registry's order
+
+
+def _able(collective: str, nbytes: int, size: int, commutative: bool, splittable: bool) -> list[Algorithm]:
+    return [each for each in all_of(collective) if not _unfit(each, nbytes, size, commutative, splittable)]
+
+
+def _unfit(each: Algorithm, nbytes: int, size: int, commutative: bool, splittable: bool) -> str:
+    """What is missing for an algorithm to serve a call; empty if nothing is."""
+    if not commutative and not each.keeps_order:
+        return "an op that commutes"
+    if not splittable and each.splits:
+        return "an op that works element by element"
+    return "" if each.when(size, nbytes) else each.needs

@@ -1,0 +1,47 @@
+"""Every registered algorithm, for many sizes, counts and orders of events: right, equal in bits, as cheap as
+declared."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiocoll.algorithms import MEASURES, Algorithm, registry
+
+from .cases import CASES, Main
+from .fake import FakeWorld, Outcome
+
+SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 24, 32]
+ALGORITHMS = [each for algorithms in registry().values() for each in algorithms.values()]
+
+
+def counts(size: int) -> list[int]:
+    return sorted({0, 1, size - 1, size, 17, 24 * size, 10007})
+
+
+def fake(size: int, main: Main, seed: int) -> Outcome:
+    return FakeWorld(size, seed, late=seed % 2 == 1).run(main)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda each: f"{each.collective}:{each.name}")
+def test_right_and_as_declared(algorithm: Algorithm, size: int) -> None:
+    for count in counts(size):
+        if not algorithm.when(size, count * 8):
+            continue
+        for seed in range(4 if size <= 9 else 2):
+            for call in CASES[algorithm.collective](algorithm, size, count, 1000 * count + 2 * size + seed, fake):
+                check_declared(algorithm, size, call.ran, call.floor, call.ceiling, call.worst)
+
+
+def check_declared(algorithm: Algorithm, size: int, ran: Outcome, floor: int, ceiling: int, exactly: bool) -> None:
+    where = f"{algorithm!r} on {size} ranks, {floor} to {ceiling} bytes"
+    rounds, sent, folded = ran.rounds, max(ran.sent), max(ran.folded)
+    assert rounds == algorithm.rounds(size) if exactly else rounds <= algorithm.rounds(size), where
+    low, high = algorithm.sent(size, floor), algorithm.sent(size, ceiling)
+    assert sent <= round(high) and (sent >= round(low) or not exactly), f"{where}: sent {sent}, not {low} to {high}"
+    low, high = algorithm.folded(size, floor), algorithm.folded(size, ceiling)
+    assert folded <= round(high) and (folded >= round(low) or not exactly), f"{where}: folded {folded}, {low} to {high}"
+
+
+def test_every_collective_has_a_case_and_a_measure() -> None:
+    assert list(registry()) == sorted(CASES) == sorted(MEASURES)
