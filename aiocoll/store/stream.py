@@ -25,6 +25,7 @@ REQUEST_BYTES_MAX = 64 << 20
 HANDSHAKE_SECONDS = 5.0
 READ_BYTES = 256 << 10
 UNSENT_BYTES_HIGH = 1 << 20
+UNSENT_BYTES_MAX = 512 << 20
 
 _LENGTH = struct.Struct("!I")
 
@@ -113,8 +114,11 @@ class Stream:
         if not self._writing:
             self._writing = True
             self.loop.add_writer(self.sock, self._on_writable)
-        if len(self._unsent) > UNSENT_BYTES_HIGH and self._reading:
-            # Whoever asks faster than it listens gets no more questions read.
+        if len(self._unsent) > UNSENT_BYTES_MAX:
+            self.loop.call_soon(self.close, WireError(f"more than {UNSENT_BYTES_MAX} bytes of answers were not read"))
+        if len(self._unsent) > UNSENT_BYTES_HIGH and self._reading and isinstance(self.hello, ServerHello):
+            # Whoever asks faster than it listens gets no more questions read. Only the server may stop: if both did,
+            # both could wait for ever.
             self._reading = False
             self.loop.remove_reader(self.sock)
 
@@ -137,6 +141,7 @@ class Stream:
         if not self._reading and not self.is_closed:
             self._reading = True
             self.loop.add_reader(self.sock, self._on_readable)
+            self._guard(self._parse)
 
     def _on_readable(self) -> None:
         try:
@@ -146,14 +151,12 @@ class Stream:
         except OSError as error:
             self.close(error)
             return
+        self._guard(self._take, data)
+
+    def _guard(self, step: Callable[..., None], *args: bytes) -> None:
+        """Do a step that handles what came; its errors end the connection, not the loop."""
         try:
-            if not data:
-                raise (
-                    self.hello.eof()
-                    if not self.is_open
-                    else ConnectionResetError("the other side closed the connection")
-                )
-            self._take(data)
+            step(*args)
         except (AiocollError, OSError) as error:
             if not self.is_open and self.hello.last_words:
                 with contextlib.suppress(OSError):
@@ -161,6 +164,8 @@ class Stream:
             self.close(error)
 
     def _take(self, data: bytes) -> None:
+        if not data:
+            raise self.hello.eof() if not self.is_open else ConnectionResetError("the other side closed it")
         if not self.is_open:
             answer = self.hello.feed(data)
             if answer:
@@ -170,10 +175,14 @@ class Stream:
             data, self.hello.leftover = self.hello.leftover, b""
             self.is_open = True
             self._opened(self)
+        self._incoming += data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Hand on the messages that are complete, as long as the answers to them are read."""
         incoming = self._incoming
-        incoming += data
         start = 0
-        while not self.is_closed and len(incoming) - start >= _LENGTH.size:
+        while self._reading and not self.is_closed and len(incoming) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(incoming, start)
             if length > self._message_bytes_max:
                 raise WireError(f"a message of {length} bytes was announced, the limit is {self._message_bytes_max}")
