@@ -16,6 +16,12 @@ class Sent(Protocol):
     def finish(self, error: BaseException | None = None) -> None: ...
 
 
+class Queued(Protocol):
+    """A frame that is not with the operating system yet; whoever cares sets ``sent`` at once."""
+
+    sent: Sent | None
+
+
 class Link(Protocol):
     """An ordered pipe of frames to one peer. Everything is synchronous and runs in the thread of the loop."""
 
@@ -25,12 +31,10 @@ class Link(Protocol):
     bytes_sent: int
     bytes_received: int
 
-    def submit(
-        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any, sent: Sent | None
-    ) -> bool:
-        """Sends a frame, at once as far as possible. True: the payload may be reused already (``sent`` will not be
-        called). False: the rest is queued by reference, ``sent.finish()`` follows. ``payload`` is None or a
-        contiguous byte view. Raises nothing: a broken link is reported to ``Owner.lost``."""
+    def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
+        """Sends a frame, at once as far as possible. None: the payload may be reused already. Otherwise the rest is
+        queued by reference, and its ``sent.finish()`` follows. ``payload`` is None or a contiguous byte view. Raises
+        nothing: a broken link is reported to ``Owner.lost``, and swallows what is submitted later."""
 
     def progress(self) -> bool:
         """Moves what can be moved without waiting, both ways, boundedly; True if anything moved."""
@@ -69,6 +73,9 @@ class Transport(Protocol):
 
     def pending(self) -> list[Link]:
         """Links with frames that are not yet handed over to the operating system."""
+
+    def drained(self) -> bool:
+        """True once everything submitted has reached the peers' hosts (or never will)."""
 
     def close(self) -> None:
         """Cuts everything; leaves no descriptor and no callback behind."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..wire.frame import FrameSink
-from .base import Link, Owner, Sent
+from .base import Link, Owner, Queued, Sent
 
 _Frame = tuple[int, int, int, int, int, bytes, bytes]
 _HEADER_BYTES = 40
@@ -25,6 +25,9 @@ class Switch:
         self.delay = delay
         self.ports: dict[int, InprocTransport] = {}
         self.down: set[int] = set()
+        self.ended: set[int] = set()
+        self.early: dict[int, list[tuple[InprocTransport, int, _Frame]]] = {}
+        """Frames for ranks that have not opened their port yet."""
 
     def __repr__(self) -> str:
         return f"<Switch ranks={sorted(self.ports)} down={sorted(self.down)}>"
@@ -53,28 +56,23 @@ class InprocLink:
     def __repr__(self) -> str:
         return f"<InprocLink {self._port.rank}->{self.peer}>"
 
-    def submit(
-        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any, sent: Sent | None
-    ) -> bool:
+    def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
         port = self._port
         switch = port.switch
         if self._closed or self.peer in switch.down or port.rank in switch.down:
-            return True
+            return None
         data = b"" if payload is None else bytes(payload)
         nbytes = _HEADER_BYTES + len(meta) + len(data)
         self.bytes_sent += nbytes
+        arriving = (kind, 0, group, call, step, meta, data)
         target = switch.ports.get(self.peer)
-        if target is None:
+        if target is not None:
+            port.carry(target, nbytes, arriving)
+        elif self.peer in switch.ended:
             port.loop.call_soon(port.owner_lost, self.peer)
-            return True
-        far = target.link(port.rank)
-        far._queue.append((kind, 0, group, call, step, meta, data))
-        loop = port.loop
-        if switch.delay is None:
-            loop.call_soon(far._deliver)
         else:
-            loop.call_at(switch.delay(port.rank, self.peer, nbytes, loop.time()), far._deliver)
-        return True
+            switch.early.setdefault(self.peer, []).append((port, nbytes, arriving))
+        return None
 
     def _deliver(self) -> None:
         if not self._queue:
@@ -83,17 +81,7 @@ class InprocLink:
         if self._closed or self._port.rank in self._port.switch.down:
             return
         self.bytes_received += _HEADER_BYTES + len(meta) + len(data)
-        landing = self._sink.arriving(kind, epoch, group, call, step, meta, len(data))
-        if landing is None:
-            return
-        view, position = memoryview(data), 0
-        while position < len(view):
-            window = landing.window()
-            nbytes = min(len(window), len(view) - position)
-            window[:nbytes] = view[position : position + nbytes]
-            position += nbytes
-            landing.advance(nbytes)
-        landing.complete()
+        _hand_over(self._sink, (kind, epoch, group, call, step, meta, data))
 
     def progress(self) -> bool:
         return False
@@ -104,6 +92,48 @@ class InprocLink:
     def close(self) -> None:
         self._closed = True
         self._queue.clear()
+
+
+class Loopback:
+    """The link of a rank to itself: a frame arrives while it is submitted."""
+
+    __slots__ = ("_sink", "bytes_received", "bytes_sent", "peer", "ready")
+
+    def __init__(self, peer: int, sink: FrameSink) -> None:
+        self.peer, self._sink = peer, sink
+        self.ready = True
+        self.bytes_sent = self.bytes_received = 0
+
+    def __repr__(self) -> str:
+        return f"<Loopback of rank {self.peer}>"
+
+    def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
+        _hand_over(self._sink, (kind, 0, group, call, step, meta, b"" if payload is None else payload))
+        return None
+
+    def progress(self) -> bool:
+        return False
+
+    def withdraw(self, sent: Sent, *, keep: bool) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def _hand_over(sink: FrameSink, arrived: tuple[int, int, int, int, int, bytes, Any]) -> None:
+    kind, epoch, group, call, step, meta, data = arrived
+    landing = sink.arriving(kind, epoch, group, call, step, meta, len(data))
+    if landing is None:
+        return
+    view, position = memoryview(data), 0
+    while position < len(view):
+        window = landing.window()
+        nbytes = min(len(window), len(view) - position)
+        window[:nbytes] = view[position : position + nbytes]
+        position += nbytes
+        landing.advance(nbytes)
+    landing.complete()
 
 
 class InprocTransport:
@@ -123,8 +153,22 @@ class InprocTransport:
     def attach(self, owner: Owner) -> None:
         self._owner, self.rank = owner, owner.rank
         self.switch.ports[owner.rank] = self
+        self.switch.ended.discard(owner.rank)
+        for port, nbytes, arriving in self.switch.early.pop(owner.rank, ()):
+            port.carry(self, nbytes, arriving)
+
+    def carry(self, target: InprocTransport, nbytes: int, arriving: _Frame) -> None:
+        """Brings a frame of this rank to ``target``, after the network's delay."""
+        far = target.link(self.rank)
+        far._queue.append(arriving)
+        if self.switch.delay is None:
+            self.loop.call_soon(far._deliver)
+        else:
+            now = self.loop.time()
+            self.loop.call_at(self.switch.delay(self.rank, target.rank, nbytes, now), far._deliver)
 
     def link(self, peer: int) -> InprocLink:
+        """The link to ``peer`` (which may be this rank)."""
         link = self.made.get(peer)
         if link is None:
             assert self._owner is not None
@@ -137,6 +181,9 @@ class InprocTransport:
     def pending(self) -> list[Link]:
         return []
 
+    def drained(self) -> bool:
+        return True
+
     def owner_lost(self, peer: int) -> None:
         """Reports a dead or closed peer to the endpoint."""
         if self._owner is not None and self.rank not in self.switch.down:
@@ -147,4 +194,5 @@ class InprocTransport:
             link.close()
         if self.switch.ports.get(self.rank) is self:
             del self.switch.ports[self.rank]
+            self.switch.ended.add(self.rank)
         self._owner = None

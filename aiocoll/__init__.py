@@ -1,0 +1,99 @@
+"""Awaitable message passing and collectives on NumPy arrays, for ranks that are plain Python processes.
+
+The map of this tree, top to bottom; what stands higher may import what stands lower:
+
+    __main__ cli    the program ``aiocoll``: run
+    contrib/        one file per foreign framework
+    testing/        conformance suites, and ``run``: one test on every fabric
+    distributed/    the documented blocking API, a thin skin over sync
+    sim/            many ranks in one process, virtual time, one seed
+    sync/           blocking groups and Work handles over the drivers Inline and Threaded
+    runner/         spawn N of me: ``aiocoll run`` and ``aiocoll.launch``
+    world           connect() and run(): a place -> store + links -> the first Group
+    rendezvous/     how ranks meet: one file per scheme of init_method, and the joining protocol
+    place/          where am I: one file per environment, detect()
+    group/          Group: arguments, call numbers, choice, results, subgroups
+    tuning/         choose(): override > table > cost model
+    algorithms/     one file per collective, one decorated coroutine per algorithm
+    endpoint/       all my links, matching, the verbs, how failures travel
+    transport/      frames <-> one peer, in order: tcp, inproc
+    store/          rendezvous key/value: memory, file, tcp; prefix() decorates any of them
+    wire/           frames, codecs, handshake: bytes only, a limit on everything
+    patterns        who talks to whom: pure arithmetic
+    ops             reductions
+    buffers/        what is an array, how it lies in memory, moving it piece by piece
+    observe/        facts out, never control in
+    config          one frozen Settings
+    errors          every exception, cut by whose fault it is
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+from .errors import (
+    AiocollError,
+    AuthenticationError,
+    CollectiveTimeoutError,
+    GroupBrokenError,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+    RendezvousError,
+    SerializationError,
+    UsageError,
+)
+from .group import Group, Message
+from .ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MEAN, MIN, PROD, SUM, Op, op
+from .world import connect, run
+
+if TYPE_CHECKING:
+    from . import distributed, sync
+    from .runner import launch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BAND",
+    "BOR",
+    "BXOR",
+    "LAND",
+    "LOR",
+    "LXOR",
+    "MAX",
+    "MEAN",
+    "MIN",
+    "PROD",
+    "SUM",
+    "AiocollError",
+    "AuthenticationError",
+    "CollectiveTimeoutError",
+    "Group",
+    "GroupBrokenError",
+    "MismatchError",
+    "Message",
+    "NotInitializedError",
+    "Op",
+    "PeerLostError",
+    "RendezvousError",
+    "SerializationError",
+    "UsageError",
+    "connect",
+    "distributed",
+    "errors",
+    "launch",
+    "op",
+    "run",
+    "sync",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # What most programs do not need is imported when it is asked for.
+    if name in ("distributed", "sync", "sim", "store", "testing"):
+        return importlib.import_module(f"{__name__}.{name}")
+    if name == "launch":
+        return importlib.import_module(f"{__name__}.runner").launch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

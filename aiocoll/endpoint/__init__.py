@@ -1,0 +1,17 @@
+"""All my links and the matching of what arrives with what is wanted; the verbs that algorithms are made of.
+
+    operations   one awaitable object per send or receive
+    inbox        what arrived before it was wanted; offers and grants; the bound on unreceived bytes
+    channel      one call's slice of the endpoint: the verbs
+    mailbox      point-to-point messages of one group: tags, any source
+    failure      refusals, broken groups, lost peers, timeouts: how bad news travels
+    core         the Endpoint that holds them together
+
+The rule: everything here is synchronous and runs in the thread of the loop; a verb waits by parking one future.
+"""
+
+from .channel import Channel, Parcel
+from .core import Endpoint, Member
+from .scope import Scope
+
+__all__ = ["Channel", "Endpoint", "Member", "Parcel", "Scope"]

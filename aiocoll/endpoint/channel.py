@@ -1,0 +1,245 @@
+"""The verbs: what an algorithm sees of one call, with ranks renumbered to the group.
+
+The k-th send to a peer within one call meets the k-th receive from it. Every verb starts synchronously when it is
+called; awaiting what it returns waits for the end. So an algorithm posts first and awaits later, and nothing ever
+depends on how much a send buffers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ..buffers import flat_bytes
+from ..wire import frame
+from .operations import DONE, Done, FoldReceive, Operation, Parcel, Receive, Sending, Take
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..ops import Op
+    from .core import Endpoint
+    from .scope import Scope
+
+_LENGTH: Final = struct.Struct("<H")
+
+
+@lru_cache(maxsize=1024)
+def greeting_of(description: str) -> bytes:
+    """What opens the first frame of a call to each peer: what I think this call is."""
+    text = description.encode()[:4096]
+    return _LENGTH.pack(len(text)) + text
+
+
+def description_in(meta: bytes) -> str:
+    """What a peer thinks its call is, from the first frame of it."""
+    if len(meta) < _LENGTH.size:
+        return "nothing that can be read"
+    return meta[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(meta)[0]].decode(errors="replace")
+
+
+class Call:
+    """One collective call of one group under way on this rank."""
+
+    __slots__ = (
+        "began", "borrowed", "deadline", "description", "endpoint", "error", "greeting", "label", "number", "received",
+        "scope", "sendings", "sent", "spot", "timeout",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope, number: int, spot: tuple[str, int], description: str, timeout: float) -> None:
+        self.scope, self.endpoint, self.number, self.spot = scope, scope.endpoint, number, spot
+        self.description, self.greeting = description, greeting_of(description)
+        self.timeout = timeout
+        self.began = self.endpoint.loop.time()
+        self.deadline = self.began + timeout
+        collective = description.partition(" ")[0]
+        self.label = f"{collective} (call {spot[1]}{f' named {spot[0]!r}' if spot[0] else ''})"
+        self.error: BaseException | None = None
+        self.sent: dict[int, int] = {}
+        self.received: dict[int, int] = {}
+        self.sendings: list[Sending] = []
+        self.borrowed: list[NDArray[np.uint8]] = []
+
+    def __repr__(self) -> str:
+        return f"<Call {self.label} of {self.scope.label!r}>"
+
+    def channel(self) -> Channel:
+        """The verbs of this call for all members."""
+        return Channel(self, self.scope.ranks, self.scope.rank)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the call here: memory first, then whoever waits."""
+        if self.error is not None:
+            return
+        self.error = error
+        self.endpoint.inbox.forget_call(self)
+        for sending in self.sendings:
+            if not sending.done:
+                self.endpoint.link(sending.peer).withdraw(sending, keep=False)
+        self.sendings.clear()
+        for operation in [operation for operation in self.endpoint.parked if getattr(operation, "call", None) is self]:
+            operation.finish(error)
+
+    def over(self) -> None:
+        """The algorithm has ended, well or not."""
+        if self.error is None:
+            for buffer in self.borrowed:
+                self.endpoint.segments.give(buffer)
+        self.borrowed.clear()
+        self.scope.retire(self.number, self.description, failed=self.error is not None)
+
+
+class _All:
+    """Several operations, awaited one after the other; all of them are under way already."""
+
+    __slots__ = ("_operations",)
+
+    def __init__(self, *operations: Operation | Done) -> None:
+        self._operations = operations
+
+    def __await__(self) -> Generator[Any, None, None]:
+        for operation in self._operations:
+            yield from operation.__await__()
+
+
+def _payload(data: Any) -> memoryview | None:
+    if isinstance(data, np.ndarray):
+        return flat_bytes(data) if data.nbytes else None
+    view = memoryview(data)
+    return view if len(view) else None
+
+
+class Channel:
+    """One call's slice of the endpoint: ``rank`` and ``size``, and the verbs."""
+
+    __slots__ = ("call", "rank", "ranks", "size")
+
+    def __init__(self, call: Call, ranks: tuple[int, ...], rank: int) -> None:
+        self.call, self.ranks, self.rank, self.size = call, ranks, rank, len(ranks)
+
+    def __repr__(self) -> str:
+        return f"<Channel rank {self.rank} of {self.size}, {self.call.label}>"
+
+    def send(self, peer: int, data: Any, meta: bytes = b"") -> Awaitable[None]:
+        """Sends ``data`` (contiguous array or bytes); awaiting it means that the data may be changed again."""
+        operation = self._send(peer, data, meta)
+        return DONE if operation is None else operation
+
+    def _send(self, peer: int, data: Any, meta: bytes = b"") -> Operation | None:
+        call = self.call
+        if call.error is not None:
+            raise call.error
+        world = self.ranks[peer]
+        if world in call.endpoint.failure.absent:
+            call.endpoint.failure.in_vain(call, world)
+        step = call.sent.get(world, 0)
+        call.sent[world] = step + 1
+        if step == 0:
+            meta = call.greeting + meta
+        inbox = call.endpoint.inbox
+        key = (call.scope.id, call.number, step)
+        operation = inbox.send(frame.DATA, world, key, meta, _payload(data), partial(Sending, call, world))
+        if operation is not None:
+            assert isinstance(operation, Sending)
+            call.sendings.append(operation)
+            if call.error is not None:
+                raise call.error
+        return operation
+
+    def _post(self, receive: Receive) -> Receive:
+        call = self.call
+        if call.error is not None:
+            raise call.error
+        endpoint = call.endpoint
+        endpoint.inbox.post(receive)
+        if call.error is not None:
+            raise call.error
+        if receive.peer in endpoint.failure.absent and receive.key in endpoint.inbox.expected:
+            endpoint.failure.in_vain(call, receive.peer)
+        return receive
+
+    def _step(self, world: int) -> int:
+        received = self.call.received
+        step = received.get(world, 0)
+        received[world] = step + 1
+        return step
+
+    def recv(self, peer: int, into: NDArray[Any]) -> Receive:
+        """Receives exactly ``into.nbytes`` bytes straight into ``into`` (contiguous)."""
+        world = self.ranks[peer]
+        view = flat_bytes(into) if into.nbytes else None
+        return self._post(Receive(self.call, world, self._step(world), into.nbytes, view))
+
+    def recv_fold(self, peer: int, into: NDArray[Any], op: Op, *, left: bool = False) -> Receive:
+        """Receives and reduces in one pass: ``into = op(into, incoming)``, or ``op(incoming, into)`` with ``left``."""
+        world = self.ranks[peer]
+        return self._post(FoldReceive(self.call, world, self._step(world), into, op, left))
+
+    def take(
+        self, peer: int, place: Callable[[bytes, int], NDArray[np.uint8]] | None = None
+    ) -> Awaitable[Parcel]:
+        """Receives what the sender chose to send: a Parcel(meta, data). ``place(meta, nbytes)`` may choose where the
+        data goes, or raise MismatchError."""
+        world = self.ranks[peer]
+        return self._post(Take(self.call, world, self._step(world), place))
+
+    def exchange(
+        self, to: int, data: Any, source: int, into: NDArray[Any], op: Op | None = None, *, left: bool = False
+    ) -> Awaitable[None]:
+        """Sends and receives at the same time, so that no ring can deadlock; with ``op`` it reduces into ``into``."""
+        receive = self.recv(source, into) if op is None else self.recv_fold(source, into, op, left=left)
+        sending = self._send(to, data)
+        return receive if sending is None else _All(receive, sending)
+
+    def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
+        """Sends the same to every other member."""
+        sendings = [self._send(peer, data, meta) for peer in range(self.size) if peer != self.rank]
+        waiting = [sending for sending in sendings if sending is not None]
+        return _All(*waiting) if waiting else DONE
+
+    def narrow(self, ranks: Sequence[int]) -> Channel:
+        """The same call among some of its members only; ranks are renumbered in the order given."""
+        world = tuple(self.ranks[rank] for rank in ranks)
+        mine = self.ranks[self.rank] if self.rank >= 0 else -1
+        return Channel(self.call, world, world.index(mine) if mine in world else -1)
+
+    @property
+    def local(self) -> Channel:
+        """The members on my host."""
+        members = self.call.endpoint.members
+        here = members[self.ranks[self.rank]].machine
+        return self.narrow([rank for rank, world in enumerate(self.ranks) if members[world].machine == here])
+
+    @property
+    def leaders(self) -> Channel:
+        """The first member of each host (``rank`` is -1 for those who are none)."""
+        members = self.call.endpoint.members
+        first: dict[str, int] = {}
+        for rank, world in enumerate(self.ranks):
+            first.setdefault(members[world].machine, rank)
+        return self.narrow(list(first.values()))
+
+    def scratch(self, like: NDArray[Any]) -> NDArray[Any]:
+        """A temporary array like the 1-D ``like``, not initialised; it lives as long as the call."""
+        if not like.nbytes:
+            return np.empty_like(like)
+        return self.borrow(like.nbytes).view(like.dtype)
+
+    def borrow(self, nbytes: int) -> NDArray[np.uint8]:
+        """Temporary bytes that live as long as the call."""
+        buffer = self.call.endpoint.segments.get(nbytes)
+        self.call.borrowed.append(buffer)
+        return buffer
+
+    async def breathe(self) -> None:
+        """Gives the event loop a turn between two long pieces of local work."""
+        await self.call.endpoint.breathe()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint below."""
+        return self.call.endpoint

@@ -1,0 +1,277 @@
+"""The endpoint: all links of one rank, what waits, and who is told when a frame arrives.
+
+The rule: the hot path (post, match, finish) allocates one object per receive and touches the loop only to park.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..buffers import Scratch
+from ..config import Settings
+from ..errors import WireError
+from ..observe import emit
+from ..transport.base import Link, Transport
+from ..transport.inproc import Loopback
+from ..wire import frame
+from ..wire.codec import unpack_control
+from ..wire.frame import Landing
+from .failure import Failure
+from .inbox import Inbox
+from .operations import Operation
+from .scope import Scope
+
+if TYPE_CHECKING:
+    from .channel import Call
+
+_CONTROL_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What every rank knows of every other from the meeting."""
+
+    rank: int
+    host: str
+    pid: int
+    machine: str = ""
+    """Equal for ranks on one host (the kernel's boot id)."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host}, pid {self.pid})"
+
+
+class _Letter:
+    """The landing of a control frame."""
+
+    __slots__ = ("_data", "_position", "_read")
+
+    def __init__(self, length: int, read: Callable[[bytes], None]) -> None:
+        self._data, self._position, self._read = bytearray(length), 0, read
+
+    def window(self) -> memoryview:
+        return memoryview(self._data)[self._position :]
+
+    def advance(self, nbytes: int) -> None:
+        self._position += nbytes
+
+    def complete(self) -> None:
+        self._read(bytes(self._data))
+
+
+class PeerSink:
+    """Takes the frames of one peer."""
+
+    __slots__ = ("endpoint", "inbox", "peer")
+
+    def __init__(self, endpoint: Endpoint, peer: int) -> None:
+        self.endpoint, self.inbox, self.peer = endpoint, endpoint.inbox, peer
+
+    def arriving(
+        self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int
+    ) -> Landing | None:
+        if kind == frame.DATA:
+            return self.inbox.data(self.peer, group, call, step, meta, length)
+        if kind == frame.MESSAGE:
+            return self.inbox.message(self.peer, group, call, step, meta, length)
+        if kind == frame.CONTROL:
+            if length > _CONTROL_BYTES_MAX:
+                raise WireError(f"control frame of {length} bytes")
+            endpoint, peer = self.endpoint, self.peer
+            return _Letter(length, lambda data: endpoint.failure.heard(peer, group, call, unpack_control(data)))
+        if kind in (frame.BODY_DATA, frame.BODY_MESSAGE):
+            return self.inbox.body(self.peer, kind, group, call, step, length)
+        if length:
+            raise WireError(f"frame kind {kind} carries {length} bytes")
+        if kind == frame.OFFER_DATA:
+            self.inbox.offered_data(self.peer, group, call, step, meta)
+        elif kind == frame.OFFER_MESSAGE:
+            self.inbox.offered_message(self.peer, group, call, step, meta)
+        elif kind in (frame.GRANT_DATA, frame.GRANT_MESSAGE):
+            self.inbox.granted(self.peer, kind, group, call, step)
+        elif kind == frame.CREDIT:
+            self.inbox.credited(self.peer, call)
+        elif kind == frame.BYE:
+            self.endpoint.failure.left(self.peer)
+        return None
+
+
+class Endpoint:
+    """One rank's links and the matching of what arrives with what is wanted."""
+
+    def __init__(
+        self,
+        rank: int,
+        members: tuple[Member, ...],
+        loop: asyncio.AbstractEventLoop,
+        transport: Transport,
+        settings: Settings,
+    ) -> None:
+        self.rank, self.members, self.size = rank, members, len(members)
+        self.loop, self.transport, self.settings = loop, transport, settings
+        self.inline = False
+        """True while a blocking driver steps the coroutines: verbs may spin, and nobody else needs the loop."""
+        self.spin_seconds = 0.0
+        self.scopes: dict[int, Scope] = {}
+        self.parked: set[Operation] = set()
+        self.segments = Scratch()
+        self.waited_seconds = 0.0
+        self.closed = False
+        self.inbox = Inbox(self)
+        self.failure = Failure(self)
+        self._links: list[Link | None] = [None] * self.size
+        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_at = math.inf
+        self._parked_at: dict[Operation, float] = {}
+        transport.attach(self)
+
+    def __repr__(self) -> str:
+        return f"<Endpoint rank {self.rank} of {self.size} over {self.transport!r}, {len(self.parked)} waiting>"
+
+    # -- the owner of the transport
+
+    def sink(self, peer: int) -> PeerSink:
+        return PeerSink(self, peer)
+
+    def lost(self, peer: int, reason: str) -> None:
+        self.failure.lost(peer, reason)
+
+    def link(self, peer: int) -> Link:
+        """The link to a world rank; made when first used."""
+        link = self._links[peer]
+        if link is None:
+            loopback = peer == self.rank
+            link = Loopback(peer, self.sink(peer)) if loopback else self.transport.link(peer)
+            self._links[peer] = link
+        return link
+
+    # -- groups
+
+    def enter(self, id: int, ranks: tuple[int, ...], label: str) -> Scope:
+        """This rank takes part in group ``id`` from now on."""
+        scope = self.scopes[id] = Scope(self, id, ranks, label)
+        self.failure.entered(scope)
+        return scope
+
+    def leave(self, scope: Scope) -> None:
+        """This rank is done with a group; what arrives for it from now on is dropped."""
+        self.scopes.pop(scope.id, None)
+        self.inbox.forget_group(scope)
+
+    # -- waiting
+
+    def hurry(self, operation: Operation) -> None:
+        """Looks whether ``operation`` can finish now; a blocking driver looks again and again for a short while."""
+        if operation.peer < 0:
+            for each in self.transport.links():
+                each.progress()
+            return
+        link = self.link(operation.peer)
+        if not link.ready:
+            return
+        link.progress()
+        if operation.done or not self.inline or self.spin_seconds <= 0.0:
+            return
+        clock, pending = time.perf_counter, self.transport.pending
+        until = clock() + self.spin_seconds
+        while True:
+            for _ in range(8):
+                moved = link.progress()
+                if operation.done:
+                    return
+                for other in pending():
+                    if other is not link:
+                        moved = other.progress() or moved
+                if moved:
+                    until = clock() + self.spin_seconds
+            if clock() >= until:
+                return
+            os.sched_yield()
+
+    def park(self, operation: Operation) -> None:
+        """``operation`` sleeps on its future from now on, and its deadline is watched."""
+        self.parked.add(operation)
+        self._parked_at[operation] = self.loop.time()
+        if operation.deadline < self._sweep_at:
+            self._arm(operation.deadline)
+
+    def unpark(self, operation: Operation) -> None:
+        """``operation`` woke, or whoever awaited it was cancelled."""
+        self.parked.discard(operation)
+        operation.waiter = None
+        began = self._parked_at.pop(operation, None)
+        if began is not None:
+            self.waited_seconds += self.loop.time() - began
+
+    def watch(self, deadline: float) -> None:
+        """Makes sure that somebody looks at ``deadline``."""
+        if deadline < self._sweep_at:
+            self._arm(deadline)
+
+    def _arm(self, when: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep_at = when
+        self._sweep = self.loop.call_at(when, self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        self._sweep, self._sweep_at = None, math.inf
+        now = self.loop.time()
+        late = [operation for operation in self.parked if operation.deadline <= now]
+        for operation in sorted(late, key=lambda operation: operation.deadline):
+            if not operation.done:
+                self.failure.late(operation)
+        upcoming = min((op.deadline for op in self.parked if op.deadline > now), default=math.inf)
+        if upcoming < self._sweep_at:
+            self._arm(upcoming)
+
+    def waiting_for(self) -> list[tuple[str, int]]:
+        """(what, world rank) for everything that waits: the edges of the wait-for graph."""
+        return sorted((operation.describe(), operation.peer) for operation in self.parked)
+
+    async def breathe(self) -> None:
+        """Gives the event loop a turn, where anybody but us needs it."""
+        if not self.inline:
+            await asyncio.sleep(0)
+
+    # -- the end
+
+    def statistics(self) -> dict[str, Any]:
+        """Bytes by transport, seconds waited, unreceived bytes."""
+        links = self.transport.links()
+        return {
+            "bytes_sent": {self.transport.name: sum(link.bytes_sent for link in links)},
+            "bytes_received": {self.transport.name: sum(link.bytes_received for link in links)},
+            "seconds_waited": self.waited_seconds,
+            "unreceived_bytes": self.inbox.unreceived_bytes(),
+            "links": len(links),
+        }
+
+    def say_bye(self) -> None:
+        """Tells every linked peer that the end of the connection will be no accident."""
+        for link in self.transport.links():
+            if link.peer != self.rank:
+                link.submit(frame.BYE, 0, 0, 0, b"", None)
+
+    def close(self) -> None:
+        """Cuts all links at once; what still waits ends with GroupBrokenError."""
+        if self.closed:
+            return
+        self.closed = True
+        self.failure.closing()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self.transport.close()
+        self.scopes.clear()
+        emit("endpoint_closed", rank=self.rank)
+
+
+def call_of(operation: Operation) -> Call | None:
+    """The collective call that an operation belongs to, if any."""
+    return getattr(operation, "call", None)

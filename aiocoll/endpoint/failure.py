@@ -1,0 +1,381 @@
+"""How bad news travels: refused calls, mismatches, broken groups, lost peers, timeouts.
+
+One failure breaks the whole group, loudly, everywhere: whoever notices tells every other member once, and a member
+that hears of it for the first time passes it on. A refused call breaks nothing. The rule: memory is detached before an
+error is raised, and every message names who, what and where.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from .. import errors
+from ..errors import (
+    AiocollError,
+    CollectiveTimeoutError,
+    GroupBrokenError,
+    MismatchError,
+    PeerLostError,
+    SerializationError,
+    UsageError,
+)
+from ..observe import emit
+from ..wire import frame
+from ..wire.codec import pack_control
+from .channel import description_in
+from .inquiry import Inquiry
+from .mailbox import Message, MessageReceive, MessageSend
+from .operations import Operation
+
+if TYPE_CHECKING:
+    from .channel import Call
+    from .core import Endpoint
+    from .scope import Scope
+
+_TOLD_MAX: Final = 4096
+_FIRST_CLASS: Final = (PeerLostError, MismatchError)
+"""Errors that the first call after them raises in their own class, where no call was pending."""
+
+
+class Failure:
+    """The bad news of one endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.absent: dict[int, str] = {}
+        """World ranks that are gone for good, and why."""
+        self._left: set[int] = set()
+        self._early: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._early_refusals: dict[tuple[int, int], dict[str, Any]] = {}
+        self.inquiries: dict[int, Inquiry] = {}
+        self._next_inquiry = 0
+
+    def __repr__(self) -> str:
+        return f"<Failure: absent {self.absent}, {len(self.inquiries)} inquiries>"
+
+    # -- telling and hearing
+
+    def tell(self, peer: int, group: int, call: int, news: dict[str, Any]) -> None:
+        """Sends a control message to one world rank."""
+        if peer not in self.absent:
+            self.endpoint.link(peer).submit(frame.CONTROL, group, call, 0, b"", memoryview(pack_control(news)))
+
+    def heard(self, peer: int, group: int, call: int, news: dict[str, Any]) -> None:
+        """A control message of a peer."""
+        kind = news.get("t")
+        scope = self.endpoint.scopes.get(group)
+        if kind == "broken":
+            if scope is not None:
+                self._broken_elsewhere(scope, peer, news)
+            elif len(self._early) < _TOLD_MAX:
+                self._early[group] = (peer, news)
+        elif kind == "refused":
+            if scope is not None:
+                self._refused_elsewhere(scope, call, news)
+            elif len(self._early_refusals) < _TOLD_MAX:
+                self._early_refusals[group, call] = news
+        elif kind == "rejected":
+            self._rejected(peer, group, call, news)
+        elif kind == "rescinded":
+            self.endpoint.inbox.rescinded(peer, group, call, int(news.get("step") or 0))
+        elif kind == "status?":
+            answer = self._status(scope, call, news)
+            self.tell(peer, group, call, {"t": "status", "id": news.get("id"), **answer})
+        elif kind == "status":
+            inquiry = self.inquiries.get(int(news.get("id") or 0))
+            if inquiry is not None:
+                inquiry.answered(peer, news)
+
+    def entered(self, scope: Scope) -> None:
+        """This rank has made a group: what was heard of it before holds now."""
+        for group, call in [key for key in self._early_refusals if key[0] == scope.id]:
+            self._refused_elsewhere(scope, call, self._early_refusals.pop((group, call)))
+        early = self._early.pop(scope.id, None)
+        if early is not None:
+            self._broken_elsewhere(scope, *early)
+
+    # -- refusals: one call, all ranks, and the group goes on
+
+    def refuse(self, call: Call, error: BaseException) -> None:
+        """This rank's own mistake in ``call``: tells the others and fails the call here."""
+        if call.error is None:
+            if not isinstance(error, (UsageError, SerializationError)):
+                error = _wrap(error, f"{call.label}: rank {call.scope.rank} failed: {type(error).__name__}: {error}")
+            self.tell_refusal(call.scope, call.number, error)
+            call.fail(error)
+
+    def tell_refusal(self, scope: Scope, number: int, error: BaseException) -> None:
+        """The call ``number`` is refused here; the other members' calls of that number are the ones refused."""
+        name = type(error).__name__ if isinstance(error, (UsageError, SerializationError)) else "UsageError"
+        news = {"t": "refused", "class": name, "text": str(error), "by": scope.rank}
+        for peer in scope.others():
+            self.tell(peer, scope.id, number, news)
+
+    def _refused_elsewhere(self, scope: Scope, number: int, news: dict[str, Any]) -> None:
+        kind = SerializationError if news.get("class") == "SerializationError" else UsageError
+        error = kind(f"rank {news.get('by')} refused this call: {news.get('text')}")
+        call = scope.calls.get(number)
+        if call is not None:
+            call.fail(error)
+        elif number not in scope.over:
+            scope.refuse(number, error)
+
+    # -- mismatches
+
+    def differ(self, scope: Scope, number: int, mine: str, peer: int, meta: bytes) -> None:
+        """A peer's first frame of a call says that its call is another one than mine."""
+        call = scope.calls.get(number)
+        what = f"call {call.spot[1]}" + (f" named {call.spot[0]!r}" if call.spot[0] else "") if call else "a call"
+        self.mismatch(
+            scope,
+            f"ranks made different calls under one number ({what} of group {scope.label!r}): rank {scope.rank} made "
+            f"[{mine}], rank {scope.index.get(peer)} made [{description_in(meta)}]; every rank must make the same calls "
+            "in the same order with the same op, dtype, shape and root, or name them with name=",
+        )
+
+    def mismatch(self, scope: Scope, text: str) -> None:
+        """Breaks the group with a MismatchError."""
+        self.break_group(scope, MismatchError(text))
+
+    def reject(self, scope: Scope, message: Message, text: str) -> None:
+        """A message that is still at its sender does not fit its receive: the sender hears of it too."""
+        news = {"t": "rejected", "step": message.step, "text": text}
+        self.tell(message.source, scope.id, message.tag & ((1 << 64) - 1), news)
+
+    def _rejected(self, peer: int, group: int, tag: int, news: dict[str, Any]) -> None:
+        offer = self.endpoint.inbox.offers.pop((peer, frame.MESSAGE, group, tag, int(news.get("step") or 0)), None)
+        if offer is not None:
+            offer[0].finish(MismatchError(str(news.get("text"))))
+
+    # -- breaking
+
+    def break_group(self, scope: Scope, error: AiocollError, *, call: Call | None = None, by: int | None = None) -> None:
+        """Fails everything pending on the group and tells the others; ``call`` is the one that failed, if one did."""
+        if scope.broken is not None or scope.closed:
+            return
+        scope.broken = error
+        by = scope.rank if by is None else by
+        emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
+        news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": by, **_facts(scope, error)}
+        number = -1 if call is None else call.number
+        for peer in scope.others():
+            link = self._live(peer)
+            if link:
+                self.tell(peer, scope.id, max(number, 0), {**news, "call": number >= 0})
+        self._fail_pending(scope, error, number)
+
+    def _live(self, peer: int) -> bool:
+        """Whether news can reach ``peer`` at once; a rank that was never linked hears when it first speaks to us."""
+        return peer not in self.absent and any(link.peer == peer for link in self.endpoint.transport.links())
+
+    def _fail_pending(self, scope: Scope, error: AiocollError, number: int) -> None:
+        pending = list(scope.calls.values())
+        first_class = isinstance(error, _FIRST_CLASS)
+        for each in pending:
+            if first_class or each.number == number:
+                each.fail(renewed(error, each.label))
+            else:
+                each.fail(GroupBrokenError(f"{each.label}: group {scope.label!r} is broken: {error}", cause=error))
+        scope.raised = bool(pending) or not first_class
+        ending = error if first_class else GroupBrokenError(f"group {scope.label!r} is broken: {error}", cause=error)
+        scope.mailbox.close(ending)
+
+    def tell_again(self, scope: Scope, peer: int) -> None:
+        """A member that has not heard yet sends us something for a broken group."""
+        error = scope.broken
+        if isinstance(error, AiocollError) and peer not in scope.told:
+            scope.told.add(peer)
+            news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": scope.rank, "call": False}
+            self.tell(peer, scope.id, 0, {**news, **_facts(scope, error)})
+
+    def _broken_elsewhere(self, scope: Scope, peer: int, news: dict[str, Any]) -> None:
+        scope.told.add(peer)
+        if scope.broken is not None:
+            return
+        text = str(news.get("text"))
+        kind = getattr(errors, str(news.get("class")), GroupBrokenError)
+        error: AiocollError
+        if kind is PeerLostError:
+            world = int(news.get("world") or 0)
+            error = self.loss(world, scope, str(news.get("operation") or ""), str(news.get("reason") or text))
+        elif kind is CollectiveTimeoutError:
+            missing = tuple(scope.index[world] for world in news.get("missing") or () if world in scope.index)
+            error = CollectiveTimeoutError(text, missing=missing, operation=str(news.get("operation") or ""))
+        elif kind is MismatchError:
+            error = MismatchError(text)
+        else:
+            error = GroupBrokenError(text)
+        by = int(news.get("by") or 0)
+        call = None
+        if news.get("call"):
+            call = next((each for each in scope.calls.values() if each.label == error_operation(error)), None)
+        self.break_group(scope, error, call=call, by=by)
+
+    def failed(self, call: Call, error: BaseException) -> None:
+        """The algorithm raised on this rank: decides what becomes of the call and the group."""
+        if call.error is not None:
+            return
+        if isinstance(error, (UsageError, SerializationError)):
+            self.refuse(call, error)
+        elif isinstance(error, AiocollError):
+            call.fail(error)
+            self.break_group(call.scope, error, call=call)
+        else:
+            scope = call.scope
+            text = f"{call.label}: rank {scope.rank} failed: {type(error).__name__}: {error}"
+            call.fail(error)
+            self.break_group(scope, GroupBrokenError(text, cause=error), call=call)
+
+    def cancelled(self, call: Call) -> None:
+        """The caller does not want ``call`` any more; the others cannot finish it."""
+        scope = call.scope
+        member = self.endpoint.members[self.endpoint.rank]
+        text = f"rank {scope.rank} ({member.host}, pid {member.pid}) cancelled {call.label} of group {scope.label!r}"
+        error = GroupBrokenError(text)
+        call.fail(error)
+        self.break_group(scope, error)
+
+    def program_failed(self, scope: Scope, error: BaseException, *, everything: bool) -> None:
+        """This rank's program raised out of the group: nobody shall wait for it. ``everything``: out of its world."""
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        for each in list(self.endpoint.scopes.values()) if everything else [scope]:
+            member = self.endpoint.members[self.endpoint.rank]
+            text = f"rank {each.rank} ({member.host}, pid {member.pid}) left group {each.label!r} with {what}"
+            self.break_group(each, GroupBrokenError(text))
+
+    # -- lost peers
+
+    def loss(self, peer: int, scope: Scope, operation: str, reason: str | None = None) -> PeerLostError:
+        """The error for a lost world rank as ``scope`` sees it."""
+        member = self.endpoint.members[peer]
+        rank = scope.index.get(peer)
+        why = reason or self.absent.get(peer, "its connection ended")
+        text = f"rank {rank} of group {scope.label!r} (world rank {peer}, {member.host}, pid {member.pid}) is lost: {why}"
+        return PeerLostError(
+            f"{text}; here in {operation or scope.last}",
+            rank=rank, world_rank=peer, host=member.host, pid=member.pid, operation=operation,
+        )  # fmt: skip
+
+    def lost(self, peer: int, reason: str) -> None:
+        """The link to ``peer`` ended without a BYE: it died, and breaks every group that it belongs to."""
+        if peer in self.absent:
+            return
+        self.absent[peer] = reason
+        emit("peer_lost", rank=self.endpoint.rank, peer=peer, reason=reason)
+        for scope in list(self.endpoint.scopes.values()):
+            if peer in scope.index:
+                self.break_group(scope, self.loss(peer, scope, "", reason))
+        for inquiry in list(self.inquiries.values()):
+            inquiry.answered(peer, {})
+
+    def left(self, peer: int) -> None:
+        """``peer`` said BYE: others go on among themselves; whoever waits for it waits in vain."""
+        if peer in self.absent:
+            return
+        self.absent[peer] = "it left: it closed its world"
+        self._left.add(peer)
+        inbox = self.endpoint.inbox
+        for key in [key for key in inbox.expected if key[0] == peer]:
+            receive = inbox.expected.get(key)
+            if receive is not None:
+                self.break_group(receive.call.scope, self.loss(peer, receive.call.scope, receive.call.label))
+        for scope in list(self.endpoint.scopes.values()):
+            for receive in [each for each in scope.mailbox.wanted if each.source == peer]:
+                scope.mailbox.wanted.remove(receive)
+                receive.finish(self.loss(peer, scope, receive.describe()))
+        for ticket in [ticket for ticket in inbox.offers if ticket[0] == peer]:
+            inbox.offers.pop(ticket)[0].finish(ConnectionError(self.absent[peer]))
+        for inquiry in list(self.inquiries.values()):
+            inquiry.answered(peer, {})
+
+    def in_vain(self, call: Call, peer: int) -> NoReturn:
+        """A call needs a rank that is gone: breaks the group and raises."""
+        error = self.loss(peer, call.scope, call.label)
+        self.break_group(call.scope, error)
+        raise call.error or error
+
+    # -- deadlines
+
+    def late(self, operation: Operation) -> None:
+        """The deadline of something that waits has passed."""
+        call: Call | None = getattr(operation, "call", None)
+        if isinstance(operation, MessageReceive):
+            operation.scope.mailbox.withdraw(operation)
+            elapsed = self.endpoint.loop.time() - operation.began
+            scope = operation.scope
+            missing = () if operation.source is None else (scope.index[operation.source],)
+            text = (
+                f"{operation.describe()} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s: "
+                "no such message came; the receive is withdrawn and nothing is broken"
+            )
+            operation.finish(
+                CollectiveTimeoutError(text, missing=missing, operation=operation.describe(), elapsed=elapsed)
+            )
+        elif call is not None or isinstance(operation, MessageSend):
+            subject = call if call is not None else operation
+            if any(inquiry.subject is subject for inquiry in self.inquiries.values()):
+                return
+            self._next_inquiry += 1
+            inquiry = Inquiry(self, self._next_inquiry, subject)  # type: ignore[arg-type]
+            self.inquiries[self._next_inquiry] = inquiry
+            inquiry.begin()
+
+    def _status(self, scope: Scope | None, call: int, asked: dict[str, Any]) -> dict[str, Any]:
+        """What this rank tells one that asks why it waits."""
+        waits = [[what, peer] for what, peer in self.endpoint.waiting_for()[:20]]
+        if scope is None:
+            return {"here": False, "last": "not in this group (any more)", "waits": waits}
+        under_way = scope.calls.get(call)
+        description = under_way.description if under_way is not None else scope.over.get(call)
+        return {"here": description is not None, "made": description, "last": scope.last, "waits": waits}
+
+    def closing(self) -> None:
+        """The endpoint closes: whoever still waits here hears so."""
+        for inquiry in list(self.inquiries.values()):
+            inquiry.cancel()
+        for scope in list(self.endpoint.scopes.values()):
+            self.close_scope(scope)
+
+    def close_scope(self, scope: Scope) -> None:
+        """This rank leaves a group: what is pending on it ends."""
+        scope.closed = True
+        error = GroupBrokenError(f"group {scope.label!r} was closed on this rank ({scope.rank}) while this was pending")
+        for call in list(scope.calls.values()):
+            call.fail(error)
+        scope.mailbox.close(error)
+
+
+def error_operation(error: AiocollError) -> str:
+    """The label of the call that an error speaks of."""
+    return str(getattr(error, "operation", ""))
+
+
+def _facts(scope: Scope, error: AiocollError) -> dict[str, Any]:
+    """What travels beside the text of an error, in world ranks."""
+    if isinstance(error, PeerLostError):
+        reason = scope.endpoint.failure.absent.get(error.world_rank or 0, "")
+        return {"world": error.world_rank, "operation": error.operation, "reason": reason}
+    if isinstance(error, CollectiveTimeoutError):
+        return {"missing": [scope.ranks[rank] for rank in error.missing], "operation": error.operation}
+    return {}
+
+
+def renewed(error: AiocollError, operation: str) -> AiocollError:
+    """The same error for one more call."""
+    if isinstance(error, PeerLostError):
+        text = str(error).rpartition("; here in ")[0] or str(error)
+        return PeerLostError(
+            f"{text}; here in {operation}", rank=error.rank, world_rank=error.world_rank, host=error.host,
+            pid=error.pid, operation=operation,
+        )  # fmt: skip
+    if isinstance(error, CollectiveTimeoutError):
+        return CollectiveTimeoutError(
+            str(error), missing=error.missing, operation=error.operation, elapsed=error.elapsed
+        )
+    return type(error)(str(error))
+
+
+def _wrap(error: BaseException, text: str) -> UsageError:
+    wrapped = UsageError(text)
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,343 @@
+"""What arrived before it was wanted, and the bound on it.
+
+Small payloads are sent at once and counted at the sender until the receiver has consumed them; what would pass the
+bound is offered (its key and size travel, its bytes stay) and sent when a receive takes it. So memory for unexpected
+data is bounded, nothing blocks what is behind it, and whether a program deadlocks never depends on sizes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ..buffers import flat_bytes
+from ..errors import WireError
+from ..wire import frame
+from ..wire.frame import Landing
+from .mailbox import Mailbox
+from .operations import EMPTY, FRAME_COST, Drain, Operation, Receive, cost
+
+if TYPE_CHECKING:
+    from .channel import Call
+    from .core import Endpoint
+    from .scope import Scope
+
+Key = tuple[int, int, int, int]
+"""(source world rank, group, call, step)"""
+Ticket = tuple[int, int, int, int, int]
+"""(peer, frame kind, group, call, step)"""
+
+_SIZE: Final = struct.Struct("<Q")
+_GONE_MAX: Final = 4096
+
+class Arrival:
+    """Data that came before its receive was posted; later the stand-in for the receive that takes it."""
+
+    __slots__ = ("_data", "_forward", "_position", "length", "meta", "offered")
+
+    def __init__(self, meta: bytes, length: int, *, offered: bool) -> None:
+        self.meta, self.length, self.offered = meta, length, offered
+        self._data = EMPTY if offered or not length else flat_bytes(np.empty(length, np.uint8))
+        self._position = 0
+        self._forward: Landing | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self._position == self.length
+
+    def window(self) -> memoryview:
+        return self._forward.window() if self._forward is not None else self._data[self._position :]
+
+    def advance(self, nbytes: int) -> None:
+        self._position += nbytes
+        if self._forward is not None:
+            self._forward.advance(nbytes)
+
+    def complete(self) -> None:
+        if self._forward is not None:
+            self._forward.complete()
+
+    def pour(self, landing: Landing) -> None:
+        """Hands what is here, and what still comes, to the receive that wanted it."""
+        view, position = self._data[: self._position], 0
+        while position < len(view):
+            window = landing.window()
+            nbytes = min(len(window), len(view) - position)
+            window[:nbytes] = view[position : position + nbytes]
+            position += nbytes
+            landing.advance(nbytes)
+        self._data = EMPTY
+        self._forward = landing
+        if self.whole:
+            landing.complete()
+
+
+class Inbox:
+    """Matches the frames of all peers with the receives of all calls."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.expected: dict[Key, Receive] = {}
+        self.arrived: dict[Key, Arrival] = {}
+        self.offers: dict[Ticket, tuple[Operation, memoryview]] = {}
+        self._granted: dict[Ticket, tuple[Any, int]] = {}
+        self._landing: dict[int, Receive] = {}
+        self._gone: dict[int, None] = {}
+        self._early: dict[int, Mailbox] = {}
+        size = endpoint.size
+        self._unreceived, self._held, self._owed = [0] * size, [0] * size, [0] * size
+        self._bound = endpoint.settings.unreceived_bytes_max
+        self._credit_step = max(self._bound // 16, 1)
+
+    def __repr__(self) -> str:
+        return f"<Inbox: {len(self.expected)} expected, {len(self.arrived)} arrived, {len(self.offers)} offers>"
+
+    def unreceived_bytes(self) -> int:
+        """Bytes that peers sent and that no receive has taken yet."""
+        return sum(self._held)
+
+    # -- sending
+
+    def send(
+        self, kind: int, peer: int, key: tuple[int, int, int], meta: bytes, payload: memoryview | None,
+        ticket: Callable[[], Operation],
+    ) -> Operation | None:  # fmt: skip
+        """Sends DATA or MESSAGE number ``key`` = (group, call, step); None when the payload may be reused already."""
+        price = FRAME_COST + len(meta) + (0 if payload is None else len(payload))
+        group, call, step = key
+        link = self.endpoint.link(peer)
+        if self._unreceived[peer] + price <= self._bound:
+            self._unreceived[peer] += price
+            queued = link.submit(kind, group, call, step, meta, payload)
+            if queued is None:
+                return None
+            queued.sent = operation = ticket()
+            return operation
+        operation = ticket()
+        data = EMPTY if payload is None else payload
+        self.offers[(peer, kind, group, call, step)] = (operation, data)
+        offer = frame.OFFER_DATA if kind == frame.DATA else frame.OFFER_MESSAGE
+        link.submit(offer, group, call, step, _SIZE.pack(len(data)) + meta, None)
+        return operation
+
+    def granted(self, peer: int, kind: int, group: int, call: int, step: int) -> None:
+        """The receiver has a place for what was offered."""
+        data = kind == frame.GRANT_DATA
+        offer = self.offers.pop((peer, frame.DATA if data else frame.MESSAGE, group, call, step), None)
+        if offer is None:  # its call has failed here since, or its send gave up
+            if not data:
+                self.endpoint.failure.tell(peer, group, call, {"t": "rescinded", "step": step})
+            return
+        operation, payload = offer
+        body = frame.BODY_DATA if data else frame.BODY_MESSAGE
+        queued = self.endpoint.link(peer).submit(body, group, call, step, b"", payload if len(payload) else None)
+        if queued is None:
+            operation.finish()
+        else:
+            queued.sent = operation
+
+    def credited(self, peer: int, nbytes: int) -> None:
+        """The receiver has consumed that much of what was sent to it."""
+        self._unreceived[peer] = max(self._unreceived[peer] - nbytes, 0)
+
+    # -- receiving
+
+    def post(self, receive: Receive) -> None:
+        """Wants a step of a collective."""
+        arrival = self.arrived.pop(receive.key, None)
+        if arrival is None:
+            self.expected[receive.key] = receive
+            return
+        peer = receive.peer
+        self._release(peer, cost(arrival.meta, 0 if arrival.offered else arrival.length))
+        if not self._begin(receive, arrival.meta, arrival.length):
+            if not arrival.offered:
+                arrival.pour(Drain())
+        elif arrival.offered:
+            self.grant(frame.BODY_DATA, receive, receive.key, arrival.length)
+        else:
+            if not arrival.whole:
+                self._landing[peer] = receive
+            arrival.pour(receive)
+
+    def data(self, peer: int, group: int, call: int, step: int, meta: bytes, length: int) -> Landing | None:
+        """A step of a collective arrives."""
+        key = (peer, group, call, step)
+        receive = self.expected.pop(key, None)
+        if receive is not None:
+            self.consumed(peer, FRAME_COST + len(meta) + length)
+            if not self._begin(receive, meta, length):
+                return Drain()
+            self._landing[peer] = receive
+            return receive
+        if self.unwanted(peer, group, call, step, meta):
+            self.consumed(peer, cost(meta, length))
+            return Drain()
+        return self._keep(key, meta, length, offered=False)
+
+    def offered_data(self, peer: int, group: int, call: int, step: int, meta: bytes) -> None:
+        """A step of a collective waits at its sender."""
+        meta, length = split_offer(meta)
+        key = (peer, group, call, step)
+        receive = self.expected.pop(key, None)
+        if receive is not None:
+            if self._begin(receive, meta, length):
+                self.grant(frame.BODY_DATA, receive, key, length)
+        elif not self.unwanted(peer, group, call, step, meta):
+            self._keep(key, meta, length, offered=True)
+
+    def grant(self, kind: int, landing: Any, key: Key, length: int) -> None:
+        """Asks for the body of an offer; it will go to ``landing``."""
+        peer, group, call, step = key
+        self._granted[(peer, kind, group, call, step)] = (landing, length)
+        answer = frame.GRANT_DATA if kind == frame.BODY_DATA else frame.GRANT_MESSAGE
+        self.endpoint.link(peer).submit(answer, group, call, step, b"", None)
+
+    def body(self, peer: int, kind: int, group: int, call: int, step: int, length: int) -> Landing:
+        """The body of an offer arrives."""
+        landing, promised = self._granted.pop((peer, kind, group, call, step), (None, length))
+        if length != promised:
+            raise WireError(f"a body of {length} bytes follows an offer of {promised} bytes")
+        if landing is None:
+            return Drain()  # its call has failed here since
+        if kind == frame.BODY_DATA:
+            self._landing[peer] = landing
+        return landing  # type: ignore[no-any-return]
+
+    def message(self, peer: int, group: int, tag: int, step: int, meta: bytes, length: int) -> Landing:
+        """A point-to-point message arrives."""
+        if self.unwanted(peer, group, -1, step, meta):
+            self.consumed(peer, cost(meta, length))
+            return Drain()
+        return self._mail(group).arriving(peer, tag, step, meta, length, offered=False)
+
+    def offered_message(self, peer: int, group: int, tag: int, step: int, meta: bytes) -> None:
+        """A point-to-point message waits at its sender."""
+        meta, length = split_offer(meta)
+        if not self.unwanted(peer, group, -1, step, meta):
+            self._mail(group).arriving(peer, tag, step, meta, length, offered=True)
+
+    def _mail(self, group: int) -> Mailbox:
+        scope = self.endpoint.scopes.get(group)
+        if scope is not None:
+            return scope.mailbox
+        mailbox = self._early.get(group)
+        if mailbox is None:
+            mailbox = self._early[group] = Mailbox(self.endpoint)
+        return mailbox
+
+    def mailbox_of(self, group: int) -> Mailbox:
+        """The mailbox of a group that is being entered, with the messages that came before."""
+        return self._early.pop(group, None) or Mailbox(self.endpoint)
+
+    def rescinded(self, peer: int, group: int, tag: int, step: int) -> None:
+        """A granted message will not come: its sender gave up. The receive waits for the next one."""
+        message, _ = self._granted.pop((peer, frame.BODY_MESSAGE, group, tag, step), (None, 0))
+        if message is not None and message.receive is not None:
+            receive, message.receive = message.receive, None
+            receive.message = None
+            receive.scope.mailbox.receive(receive)
+
+    def _begin(self, receive: Receive, meta: bytes, length: int) -> bool:
+        """Checks the first frame's description and hands the header to the receive."""
+        if receive.key[3] == 0:
+            call = receive.call
+            if not meta.startswith(call.greeting):
+                self.endpoint.failure.differ(call.scope, call.number, call.description, receive.peer, meta)
+                return False
+            call.scope.seen[receive.peer] = call.label
+            meta = meta[len(call.greeting) :]
+        return receive.begin(meta, length)
+
+    def _keep(self, key: Key, meta: bytes, length: int, *, offered: bool) -> Arrival:
+        self.hold(key[0], cost(meta, 0 if offered else length))
+        arrival = self.arrived[key] = Arrival(meta, length, offered=offered)
+        return arrival
+
+    def unwanted(self, peer: int, group: int, call: int, step: int, meta: bytes) -> bool:
+        """Whether what arrives belongs to nothing that this rank will ever ask for."""
+        scope = self.endpoint.scopes.get(group)
+        if scope is None:
+            return group in self._gone
+        if scope.broken is not None:
+            self.endpoint.failure.tell_again(scope, peer)
+            return True
+        if call in scope.failed:
+            return True
+        if call in scope.over:
+            if step == 0:
+                self.endpoint.failure.differ(scope, call, scope.over[call], peer, meta)
+            return True
+        return False
+
+    # -- the bound
+
+    def hold(self, peer: int, price: int) -> None:
+        """Unexpected data of ``peer`` is kept; a peer that ignores the bound is cut off."""
+        self._held[peer] += price
+        if self._held[peer] > 2 * self._bound + (1 << 20):
+            raise WireError(f"more than {2 * self._bound} unreceived bytes, though {self._bound} are the bound")
+
+    def _release(self, peer: int, price: int) -> None:
+        self._held[peer] -= price
+        self.consumed(peer, price)
+
+    def consumed(self, peer: int, price: int) -> None:
+        """Data of ``peer`` needs no memory any more; says so now and then, so that the peer may send on."""
+        owed = self._owed[peer] + price
+        if owed >= self._credit_step:
+            owed_now, owed = owed, 0
+            self._owed[peer] = 0
+            self.endpoint.link(peer).submit(frame.CREDIT, 0, owed_now, 0, b"", None)
+        self._owed[peer] = owed
+
+    def release(self, peer: int, price: int) -> None:
+        """A kept message has found its receive."""
+        self._release(peer, price)
+
+    # -- forgetting
+
+    def forget_call(self, call: Call) -> None:
+        """A call has failed: nothing of it may touch the caller's memory from now on."""
+        mine = (call.scope.id, call.number)
+        for key in [key for key in self.expected if key[1:3] == mine]:
+            del self.expected[key]
+        for ticket in [ticket for ticket in self._granted if ticket[2:4] == mine and ticket[1] == frame.BODY_DATA]:
+            del self._granted[ticket]
+        for ticket in [ticket for ticket in self.offers if ticket[2:4] == mine and ticket[1] == frame.DATA]:
+            del self.offers[ticket]
+        for receive in self._landing.values():
+            if receive.call is call:
+                receive.detach()
+        self._drop([key for key in self.arrived if key[1:3] == mine])
+
+    def forget_call_number(self, scope: Scope, number: int) -> None:
+        """A call was refused before this rank made it: what came for it is dropped."""
+        self._drop([key for key in self.arrived if key[1:3] == (scope.id, number)])
+
+    def forget_group(self, scope: Scope) -> None:
+        """This rank has left a group for good."""
+        self._drop([key for key in self.arrived if key[1] == scope.id])
+        self._gone[scope.id] = None
+        if len(self._gone) > _GONE_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    def _drop(self, keys: list[Key]) -> None:
+        for key in keys:
+            arrival = self.arrived.pop(key)
+            self._release(key[0], cost(arrival.meta, 0 if arrival.offered else arrival.length))
+            if not arrival.offered:
+                arrival.pour(Drain())
+
+
+def split_offer(meta: bytes) -> tuple[bytes, int]:
+    """An offer's own meta, and the size of what it offers."""
+    if len(meta) < _SIZE.size:
+        raise WireError(f"an offer without a size: {meta!r}")
+    length: int = _SIZE.unpack_from(meta)[0]
+    if length > frame.PAYLOAD_BYTES_MAX:
+        raise WireError(f"an offer of {length} bytes")
+    return meta[_SIZE.size :], length

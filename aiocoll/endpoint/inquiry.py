@@ -1,0 +1,130 @@
+"""An operation is late: asks the other members where they are, then says who is missing.
+
+The rule: it takes a bounded time, and silence is an answer too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import CollectiveTimeoutError, MismatchError
+from .mailbox import MessageSend
+
+if TYPE_CHECKING:
+    from .channel import Call
+    from .failure import Failure
+
+_ANSWER_SECONDS: Final = 0.5
+
+
+class Inquiry:
+    """One late call (or send), and what the others answer."""
+
+    def __init__(self, failure: Failure, number: int, subject: Call | MessageSend) -> None:
+        self.failure, self.number, self.subject = failure, number, subject
+        self.scope = subject.scope
+        self.answers: dict[int, dict[str, Any]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Inquiry {self.number} about {self.subject!r}: {len(self.answers)} answers>"
+
+    def begin(self) -> None:
+        """Asks."""
+        call = 0 if isinstance(self.subject, MessageSend) else self.subject.number
+        self._timer = self.failure.endpoint.loop.call_later(_ANSWER_SECONDS, self.conclude)
+        for peer in self.scope.others():
+            if peer in self.failure.absent:
+                self.answers[peer] = {}
+            else:
+                self.failure.tell(peer, self.scope.id, call, {"t": "status?", "id": self.number})
+        self._look()
+
+    def answered(self, peer: int, answer: dict[str, Any]) -> None:
+        """One of the others says where it is (an empty answer: it is gone)."""
+        if peer in self.scope.index:
+            self.answers.setdefault(peer, answer)
+            self._look()
+
+    def _look(self) -> None:
+        if len(self.answers) >= self.scope.size - 1:
+            self.conclude()
+
+    def cancel(self) -> None:
+        """Forgets the inquiry."""
+        self.failure.inquiries.pop(self.number, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def conclude(self) -> None:
+        """Says who is missing, and ends what was late."""
+        if self.number not in self.failure.inquiries:
+            return
+        self.cancel()
+        if isinstance(self.subject, MessageSend):
+            self._conclude_send(self.subject)
+        elif self.subject.error is None and self.subject.number in self.scope.calls:
+            self._conclude_call(self.subject)
+
+    def _where(self, world: int) -> str:
+        """Who a rank is and where it was last seen."""
+        member = self.failure.endpoint.members[world]
+        answer = self.answers.get(world)
+        if answer is None:
+            seen = f"it does not answer; last seen in {self.scope.seen.get(world, 'no call yet')}"
+        elif not answer:
+            seen = self.failure.absent.get(world, "it is gone")
+        else:
+            seen = f"its last call: {answer.get('last')}"
+        return f"rank {self.scope.index[world]} ({member.host}, pid {member.pid}; {seen})"
+
+    def _conclude_call(self, call: Call) -> None:
+        scope, failure = self.scope, self.failure
+        elapsed = failure.endpoint.loop.time() - call.began
+        for world in scope.others():
+            made = self.answers.get(world, {}).get("made")
+            if made is not None and made != call.description:
+                error = MismatchError(
+                    f"ranks made different calls under one number ({call.label} of group {scope.label!r}), and waited "
+                    f"{elapsed:.1f} s for one another: rank {scope.rank} made [{call.description}], "
+                    f"rank {scope.index[world]} made [{made}]"
+                )
+                failure.break_group(scope, error, call=call)
+                return
+        missing = [world for world in scope.others() if not self.answers.get(world, {}).get("here")]
+        who = (
+            "missing: " + ", ".join(map(self._where, missing))
+            if missing
+            else "every rank is in this call, so it needs more time"
+        )
+        text = (
+            f"{call.label} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s (timeout "
+            f"{call.timeout:g} s); {who}. Look at what they do, or pass a longer timeout="
+        )
+        ranks = tuple(scope.index[world] for world in missing)
+        failure.break_group(
+            scope, CollectiveTimeoutError(text, missing=ranks, operation=call.label, elapsed=elapsed), call=call
+        )
+
+    def _conclude_send(self, send: MessageSend) -> None:
+        scope = self.scope
+        if send.done:
+            return
+        elapsed = self.failure.endpoint.loop.time() - send.began
+        edges = [f"rank {scope.rank} waits for rank {scope.index[send.peer]} ({send.describe()})"]
+        for world in scope.others():
+            for what, peer in (self.answers.get(world) or {}).get("waits") or ():
+                if peer in scope.index:
+                    edges.append(f"rank {scope.index[world]} waits for rank {scope.index[peer]} ({what})")
+        text = (
+            f"{send.describe()} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s: the "
+            f"receiver takes nothing and more than the bound lies unreceived. {'; '.join(edges)}"
+        )
+        self.failure.endpoint.inbox.offers.pop(send.key, None)
+        self.failure.endpoint.link(send.peer).withdraw(send, keep=False)
+        send.finish(
+            CollectiveTimeoutError(
+                text, missing=(scope.index[send.peer],), operation=send.describe(), elapsed=elapsed
+            )
+        )

@@ -1,0 +1,264 @@
+"""One awaitable object per send or receive, which is also the landing of the payload it receives.
+
+The rule: an operation that was detached (its call failed) never touches the caller's memory again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..buffers import flat_bytes
+from ..errors import MismatchError
+
+if TYPE_CHECKING:
+    from ..ops import Op
+    from .channel import Call
+    from .core import Endpoint
+
+DRAIN: Final = memoryview(bytearray(256 * 1024))
+"""Where bytes go that nobody wants any more."""
+
+
+EMPTY: Final = memoryview(bytearray())
+FRAME_COST: Final = 128
+
+
+def cost(meta: bytes, length: int) -> int:
+    """What a frame counts against the bound on unreceived bytes; both sides count alike."""
+    return FRAME_COST + len(meta) + length
+
+
+class Parcel(NamedTuple):
+    """What a sender chose to send: a short description and the bytes."""
+
+    meta: bytes
+    data: NDArray[np.uint8]
+
+
+class Drain:
+    """The landing of a payload that nobody wants."""
+
+    __slots__ = ("_after",)
+
+    def __init__(self, after: Callable[[], None] | None = None) -> None:
+        self._after = after
+
+    def window(self) -> memoryview:
+        return DRAIN
+
+    def advance(self, nbytes: int) -> None:
+        return
+
+    def complete(self) -> None:
+        if self._after is not None:
+            self._after()
+
+
+class Operation:
+    """A send or receive that may still be under way; awaiting it gives its value or raises its error."""
+
+    __slots__ = ("deadline", "done", "endpoint", "error", "peer", "value", "waiter")
+
+    def __init__(self, endpoint: Endpoint, peer: int, deadline: float) -> None:
+        self.endpoint, self.peer, self.deadline = endpoint, peer, deadline
+        self.done = False
+        self.error: BaseException | None = None
+        self.value: Any = None
+        self.waiter: asyncio.Future[None] | None = None
+
+    def describe(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}{' (done)' if self.done else ''}>"
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Ends the operation and wakes whoever awaits it."""
+        if self.done:
+            return
+        self.done, self.error = True, error
+        waiter = self.waiter
+        if waiter is not None:
+            self.waiter = None
+            self.endpoint.parked.discard(self)
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done:
+            endpoint = self.endpoint
+            endpoint.hurry(self)
+            if not self.done:
+                self.waiter = endpoint.loop.create_future()
+                endpoint.park(self)
+                try:
+                    yield from self.waiter
+                finally:
+                    endpoint.unpark(self)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Sending(Operation):
+    """A send of a collective whose payload is not with the kernel yet."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call, peer: int) -> None:
+        super().__init__(call.endpoint, peer, call.deadline)
+        self.call = call
+
+    def describe(self) -> str:
+        return f"send of {self.call.label} to world rank {self.peer}"
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if error is not None and not self.done:
+            error = self.call.error or self.endpoint.failure.loss(self.peer, self.call.scope, self.call.label)
+        super().finish(error)
+
+
+class Done:
+    """The awaitable of what has happened already."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+DONE: Final = Done()
+
+
+class Receive(Operation):
+    """A receive of known length, straight into the caller's array."""
+
+    __slots__ = ("_position", "_view", "call", "drain", "key", "nbytes")
+
+    def __init__(self, call: Call, peer: int, step: int, nbytes: int, view: memoryview | None) -> None:
+        super().__init__(call.endpoint, peer, call.deadline)
+        self.call, self.nbytes, self._view = call, nbytes, view
+        self.key = (peer, call.scope.id, call.number, step)
+        self._position = 0
+        self.drain = False
+
+    def describe(self) -> str:
+        return f"{self.call.label} from world rank {self.peer}"
+
+    def begin(self, meta: bytes, length: int) -> bool:
+        """The header is in: False if this is not what was wanted (the call has been failed)."""
+        if length == self.nbytes:
+            return True
+        call = self.call
+        call.endpoint.failure.mismatch(
+            call.scope,
+            f"{call.label}: rank {call.scope.rank} waits for {self.nbytes} bytes of rank "
+            f"{call.scope.index.get(self.peer)}, which sent {length} bytes",
+        )
+        return False
+
+    def window(self) -> memoryview:
+        if self.drain or self._view is None:
+            return DRAIN
+        return self._view[self._position :]
+
+    def advance(self, nbytes: int) -> None:
+        self._position += nbytes
+
+    def complete(self) -> None:
+        self._view = None
+        self.finish()
+
+    def detach(self) -> None:
+        """The call has failed: what still comes is dropped, and the caller's memory is let go."""
+        self.drain, self._view = True, None
+
+
+class Take(Receive):
+    """A receive of unknown length; its value is (meta, data)."""
+
+    __slots__ = ("_data", "_meta", "_place")
+
+    def __init__(
+        self, call: Call, peer: int, step: int, place: Callable[[bytes, int], NDArray[np.uint8]] | None
+    ) -> None:
+        super().__init__(call, peer, step, -1, None)
+        self._place = place
+
+    def begin(self, meta: bytes, length: int) -> bool:
+        try:
+            data = np.empty(length, np.uint8) if self._place is None else self._place(meta, length)
+        except MismatchError as error:
+            self.call.endpoint.failure.mismatch(self.call.scope, str(error))
+            return False
+        self._meta, self._data = meta, data
+        self._view = flat_bytes(data)
+        return True
+
+    def complete(self) -> None:
+        if not self.drain:
+            self.value = Parcel(self._meta, self._data)
+        self._view = None
+        self.finish()
+
+
+class FoldReceive(Receive):
+    """A receive that reduces what arrives into the caller's array, segment by segment while it is in cache."""
+
+    __slots__ = ("_folded", "_have", "_into", "_left", "_limit", "_op", "_segment")
+
+    def __init__(self, call: Call, peer: int, step: int, into: NDArray[Any], op: Op, left: bool) -> None:
+        super().__init__(call, peer, step, into.nbytes, None)
+        self._into, self._op, self._left = into, op, left
+        self._segment: NDArray[np.uint8] | None = None
+        self._have = self._folded = 0
+        self._limit = 0
+
+    def begin(self, meta: bytes, length: int) -> bool:
+        if not super().begin(meta, length):
+            return False
+        if length:
+            size = length if not self._op.splittable else min(length, self.endpoint.settings.segment_bytes)
+            # Whole items only, so that every full segment can be folded.
+            size = max(size // self._into.itemsize, 1) * self._into.itemsize
+            self._segment = self.endpoint.segments.get(size)
+            self._limit = size
+            self._view = flat_bytes(self._segment)
+        return True
+
+    def window(self) -> memoryview:
+        if self.drain or self._view is None:
+            return DRAIN
+        return self._view[self._have : self._limit]
+
+    def advance(self, nbytes: int) -> None:
+        self._have += nbytes
+        if self.drain or self._segment is None:
+            return
+        itemsize = self._into.itemsize
+        if self._have == self._limit or self._folded * itemsize + self._have == self.nbytes:
+            count = self._have // itemsize
+            mine = self._into[self._folded : self._folded + count]
+            theirs = self._segment[: self._have].view(self._into.dtype)
+            try:
+                if self._left:
+                    self._op.fold(theirs, mine, mine)
+                else:
+                    self._op.fold(mine, theirs, mine)
+            except Exception as error:  # a user's function failed, in the middle of somebody else's callback
+                self.call.endpoint.failure.refuse(self.call, error)
+                return
+            self._folded += count
+            self._have = 0
+
+    def complete(self) -> None:
+        segment, self._segment, self._view = self._segment, None, None
+        if segment is not None and not self.drain:
+            self.endpoint.segments.give(segment)
+        self.finish()

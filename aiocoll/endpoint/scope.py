@@ -1,0 +1,67 @@
+"""What the endpoint keeps of one group: its members, its calls under way and those that are over.
+
+The rule: everything here is bounded, so that a long run stays flat.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+
+if TYPE_CHECKING:
+    from .channel import Call
+    from .core import Endpoint
+    from .mailbox import Mailbox
+
+_REMEMBERED_MAX: Final = 1024
+
+
+class Scope:
+    """A group as the endpoint sees it: ``id`` on the wire, ``ranks`` (world ranks in group order), ``rank`` (mine)."""
+
+    def __init__(self, endpoint: Endpoint, id: int, ranks: tuple[int, ...], label: str) -> None:
+        self.endpoint, self.id, self.ranks, self.label = endpoint, id, ranks, label
+        self.index = {world: rank for rank, world in enumerate(ranks)}
+        self.rank = self.index[endpoint.rank]
+        self.size = len(ranks)
+        self.calls: dict[int, Call] = {}
+        self.over: dict[int, str] = {}
+        """Calls that ended here, and as what: late frames of a failed call are dropped, others are a mismatch."""
+        self.failed: dict[int, None] = {}
+        self.refused: dict[int, BaseException] = {}
+        self.named: dict[str, int] = {}
+        self.next_call = 0
+        self.last = "no call yet"
+        self.broken: BaseException | None = None
+        self.raised = True
+        """Whether the error that broke the group has been raised here in its own class."""
+        self.closed = False
+        self.told: set[int] = set()
+        """World ranks that know that this group is broken."""
+        self.seen: dict[int, str] = {}
+        """The last call of this group in which each other member (world rank) was heard."""
+        self.mailbox: Mailbox = endpoint.inbox.mailbox_of(id)
+        self.mailbox.scope = self
+
+    def __repr__(self) -> str:
+        return f"<Scope {self.label!r} rank {self.rank} of {self.size}, {len(self.calls)} calls under way>"
+
+    def others(self) -> list[int]:
+        """World ranks of the other members, in group order."""
+        return [world for world in self.ranks if world != self.endpoint.rank]
+
+    def retire(self, number: int, description: str, *, failed: bool) -> None:
+        """A call is over here."""
+        self.calls.pop(number, None)
+        self.over[number] = description
+        if failed:
+            self.failed[number] = None
+        for memory in (self.over, self.failed):
+            if len(memory) > _REMEMBERED_MAX:
+                del memory[next(iter(memory))]
+
+    def refuse(self, number: int, error: BaseException) -> None:
+        """A peer refused a call that this rank has not made yet."""
+        self.refused[number] = error
+        if len(self.refused) > _REMEMBERED_MAX:
+            del self.refused[next(iter(self.refused))]

@@ -1,0 +1,17 @@
+"""Groups: what users await. Argument checks, call numbers, choice of algorithm, delivery of results.
+
+    calls        call numbers, begin and end of a call, refusals
+    reductions   reduce, all_reduce, reduce_scatter, scan, exscan
+    movement     broadcast, gather, all_gather, scatter, all_to_all, barrier
+    objects      the same for plain Python data
+    messages     point-to-point
+    group        Group: members, subgroups, close
+
+The rule: a method is a plain ``def`` that takes its call number and returns a coroutine; nothing is sent before the
+arguments have been checked.
+"""
+
+from .group import Group
+from .messages import Message
+
+__all__ = ["Group", "Message"]

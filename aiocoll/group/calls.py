@@ -1,0 +1,265 @@
+"""Call numbers, and the life of one collective call from the check of its arguments to its end.
+
+The rule: the number is taken when the call is made, whatever becomes of the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from .. import observe
+from ..config import Settings
+from ..endpoint import Channel, Endpoint, Scope
+from ..endpoint.channel import Call
+from ..endpoint.failure import renewed
+from ..errors import GroupBrokenError, NotInitializedError, SerializationError, UsageError
+from ..ops import Op
+from ..algorithms import Algorithm
+from ..tuning import choose
+
+T = TypeVar("T")
+_NAMED: Final = 1 << 63
+_PLANS_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The place of one call among the calls of its group."""
+
+    collective: str
+    number: int
+    """The call on the wire."""
+    spot: tuple[str, int]
+    """(name, n): the n-th call of that name; unnamed calls have the name ""."""
+    timeout: float
+
+
+class Posted(Coroutine[Any, Any, T]):
+    """A coroutine whose call has been made already: dropped or cancelled before it ran, it takes the call back."""
+
+    __slots__ = ("_inner", "_started", "_take_back")
+
+    def __init__(self, inner: Coroutine[Any, Any, T], take_back: Callable[[], None]) -> None:
+        self._inner, self._take_back, self._started = inner, take_back, False
+
+    def __repr__(self) -> str:
+        return f"<Posted {self._inner!r}>"
+
+    def send(self, value: Any) -> Any:
+        self._started = True
+        return self._inner.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._unstarted()
+        return self._inner.throw(*error)
+
+    def close(self) -> None:
+        self._unstarted()
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self._started = True
+        return self._inner.__await__()
+
+    def _unstarted(self) -> None:
+        if not self._started:
+            self._started = True
+            self._take_back()
+
+    def __del__(self) -> None:
+        self._unstarted()
+
+
+def identifier(*parts: object) -> int:
+    """64 bits that all ranks compute alike."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+class Calls:
+    """What all kinds of calls of a group share."""
+
+    _scope: Scope
+    _endpoint: Endpoint
+    _settings: Settings
+    _pid: int
+    _counts: dict[str, int]
+    _plans: dict[Any, Any]
+    timeout: float
+    name: str
+
+    def _usable(self, what: str) -> None:
+        """Raises unless a call may be made on this group, here and now."""
+        scope = self._scope
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"{what}: group {self.name!r} was made in process {self._pid} and this is its fork {os.getpid()}; "
+                "connect again in the child"
+            )
+        if scope.closed or self._endpoint.closed:
+            raise NotInitializedError(f"{what}: group {self.name!r} is closed on this rank ({scope.rank})")
+        running = asyncio._get_running_loop()
+        if running is not None and running is not self._endpoint.loop:
+            raise UsageError(
+                f"{what}: group {self.name!r} lives in another event loop; use it where it was connected, or "
+                "aiocoll.sync from other threads"
+            )
+        if scope.broken is not None:
+            if not scope.raised:
+                scope.raised = True
+                raise renewed(scope.broken, what)
+            raise GroupBrokenError(
+                f"{what}: group {self.name!r} is broken on rank {scope.rank}: {scope.broken}", cause=scope.broken
+            )
+
+    def _seconds(self, timeout: float | None, what: str) -> float:
+        if timeout is None:
+            return self.timeout
+        try:
+            seconds = float(timeout)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        if not seconds >= 0:
+            raise UsageError(f"{what} on rank {self._scope.rank}: timeout={timeout!r}, seconds of at least 0 are needed")
+        return seconds
+
+    def _turn(self, collective: str, name: str | None) -> Turn:
+        """Takes the next number (or the next turn of ``name``)."""
+        self._usable(collective)
+        scope = self._scope
+        self._counts[collective] = self._counts.get(collective, 0) + 1
+        if name is None:
+            number = count = scope.next_call
+            scope.next_call = count + 1
+            scope.last = f"{collective} (call {count})"
+            return Turn(collective, number, ("", count), self.timeout)
+        if not isinstance(name, str):
+            raise UsageError(f"{collective} on rank {scope.rank}: name={name!r} must be a str or None")
+        count = scope.named.get(name, 0)
+        scope.named[name] = count + 1
+        scope.last = f"{collective} (call {count} named {name!r})"
+        return Turn(collective, _NAMED | identifier("call", name, count), (name, count), self.timeout)
+
+    def _made(
+        self,
+        turn: Turn,
+        timeout: float | None,
+        prepare: Callable[[], tuple[str, Callable[[Channel], Awaitable[T]]]],
+        then: Callable[[T], Any] | None = None,
+    ) -> Posted[Any]:
+        """The coroutine of one call. ``prepare`` checks the arguments and gives (description, body); what it refuses
+        is refused for all. ``then`` turns the body's result into the caller's once the call is over."""
+        try:
+            seconds = self._seconds(timeout, turn.collective)
+            description, body = prepare()
+        except (UsageError, SerializationError) as error:
+            scope = self._scope
+            self._endpoint.failure.tell_refusal(scope, turn.number, error)
+            scope.retire(turn.number, turn.collective, failed=True)
+            return Posted(_raise(error), _nothing)
+        return Posted(
+            self._carry(turn, seconds, description, body, then), lambda: self._taken_back(turn, description)
+        )
+
+    def _taken_back(self, turn: Turn, description: str) -> None:
+        scope = self._scope
+        if scope.broken is None and not scope.closed and not self._endpoint.closed and os.getpid() == self._pid:
+            call = Call(scope, turn.number, turn.spot, description, 0.0)
+            self._endpoint.failure.cancelled(call)
+            call.over()
+
+    async def _carry(
+        self,
+        turn: Turn,
+        seconds: float,
+        description: str,
+        body: Callable[[Channel], Awaitable[T]],
+        then: Callable[[T], Any] | None,
+    ) -> Any:
+        """Runs one call: begin, algorithm, end."""
+        scope, endpoint = self._scope, self._endpoint
+        self._usable(turn.collective)
+        refused = scope.refused.pop(turn.number, None)
+        if refused is not None:
+            endpoint.inbox.forget_call_number(scope, turn.number)
+            scope.retire(turn.number, description, failed=True)
+            raise refused
+        call = Call(scope, turn.number, turn.spot, description, seconds)
+        scope.calls[turn.number] = call
+        watched = observe.active
+        if watched:
+            observe.emit("call", group=self.name, rank=scope.rank, call=call.label, description=description)
+        try:
+            result = await body(call.channel())
+        except (asyncio.CancelledError, GeneratorExit):
+            endpoint.failure.cancelled(call)
+            raise
+        except BaseException as error:
+            endpoint.failure.failed(call, error)
+            if call.error is not None and call.error is not error:
+                raise call.error from error
+            raise
+        finally:
+            call.over()
+            if watched:
+                ended = repr(call.error) if call.error is not None else None
+                observe.emit("called", group=self.name, rank=scope.rank, call=call.label, error=ended)
+        return result if then is None else then(result)
+
+    def _chosen(
+        self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None
+    ) -> Algorithm:
+        """The algorithm for one call, from facts that are equal on all ranks."""
+        return choose(
+            collective, nbytes=nbytes, size=self._scope.size, count=count, op=op, hosts=1,
+            override=self._settings.algorithm,
+        )  # fmt: skip
+
+    def _plan(self, key: Any, make: Callable[[], T]) -> T:
+        """What ``make`` gives for ``key``, made once."""
+        plan: T | None = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[key] = make()
+        return plan
+
+    def _rank_of(self, rank: Any, what: str, argument: str) -> int:
+        """A rank argument, checked."""
+        size = self._scope.size
+        try:
+            value = rank.__index__()
+        except AttributeError:
+            value = -1
+        if isinstance(rank, bool) or not 0 <= value < size:
+            raise UsageError(
+                f"{what} on rank {self._scope.rank}: {argument}={rank!r} is no rank of group {self.name!r}; "
+                f"ranks are 0 to {size - 1}"
+            )
+        return int(value)
+
+    def _ranks_of(self, ranks: Sequence[int], what: str) -> tuple[int, ...]:
+        """Several different ranks, checked, as world ranks."""
+        try:
+            given = list(ranks)
+        except TypeError:
+            raise UsageError(f"{what} on rank {self._scope.rank}: ranks={ranks!r} is no sequence of ranks") from None
+        if isinstance(ranks, (set, frozenset)):
+            raise UsageError(f"{what} on rank {self._scope.rank}: ranks={ranks!r} has no order; pass a list")
+        chosen = [self._rank_of(rank, what, "ranks") for rank in given]
+        if not chosen or len(set(chosen)) != len(chosen):
+            raise UsageError(f"{what} on rank {self._scope.rank}: ranks={given!r} must be different and at least one")
+        return tuple(self._scope.ranks[rank] for rank in chosen)
+
+
+async def _raise(error: BaseException) -> Any:
+    raise error
+
+
+def _nothing() -> None:
+    return

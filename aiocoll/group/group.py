@@ -1,0 +1,207 @@
+"""Group: the members, their subgroups, and the end.
+
+The rule: a subgroup costs no connection and no message: it is a name for some members that all of them compute alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithms.share import share
+from ..config import Settings
+from ..endpoint import Channel, Endpoint, Scope
+from ..errors import UsageError
+from ..wire.codec import pack_control, unpack_control
+from .calls import Posted, identifier
+from .messages import Messages
+from .reductions import Reductions
+
+_LEAVING_SECONDS: Final = 5.0
+
+
+class Group(Reductions, Messages):
+    """Ranks that compute together; an async context manager that closes it.
+
+    ``rank`` (mine) and ``size``; ``name``; ``ranks`` (world ranks in the group's order); ``local_rank``,
+    ``local_size`` (among the members on my host); ``hosts`` (each rank's host); ``timeout`` (seconds, default of every
+    call); ``broken`` (None, or the error that broke it). Made by ``aiocoll.connect``, ``split``, ``subgroup``, ``dup``.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        scope: Scope,
+        settings: Settings,
+        *,
+        timeout: float,
+        shut: Callable[[], Awaitable[None]] | None = None,
+        subgroups: dict[Any, int] | None = None,
+    ) -> None:
+        self._endpoint, self._scope, self._settings = endpoint, scope, settings
+        self._shut, self._pid = shut, os.getpid()
+        self._counts, self._plans = {}, {}
+        self._subgroups: dict[Any, int] = {} if subgroups is None else subgroups
+        self.timeout = timeout
+        self.name = scope.label
+        self.rank, self.size, self.ranks = scope.rank, scope.size, scope.ranks
+        members = [endpoint.members[world] for world in scope.ranks]
+        self.hosts: tuple[str, ...] = tuple(member.host for member in members)
+        here = members[self.rank].machine
+        local = [rank for rank, member in enumerate(members) if member.machine == here]
+        self.local_rank, self.local_size = local.index(self.rank), len(local)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._scope.closed else "broken" if self.broken else "open"
+        return f"<Group {self.name!r} rank {self.rank} of {self.size}, {state}>"
+
+    @property
+    def broken(self) -> BaseException | None:
+        """None, or the error that broke this group."""
+        return self._scope.broken
+
+    # -- subgroups
+
+    def split(
+        self, color: Any, key: Any = None, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[Group | None]:
+        """One new group per ``color``, its ranks ordered by ``key`` (default: rank here), then by rank; None for the
+        ranks whose color is None. Collective."""
+        turn = self._turn("split", name)
+
+        def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
+            for what, value in (("color", color), ("key", key)):
+                if not (value is None or isinstance(value, (int, str)) or hasattr(value, "__index__")):
+                    raise UsageError(f"split on rank {self.rank}: {what}={value!r} must be an int, a str or None")
+            mine = [_plain(color), self.rank if key is None else _plain(key)]
+            blob = pack_control({"split": mine})
+
+            async def body(ch: Channel) -> Any:
+                return [unpack_control(each)["split"] for each in await share(ch, blob)]
+
+            return "split", body
+
+        def then(answers: list[list[Any]]) -> Group | None:
+            mine = answers[self.rank][0]
+            if mine is None:
+                return None
+            same = [(answer[1], rank) for rank, answer in enumerate(answers) if answer[0] == mine]
+            keys = {type(key) for key, _ in same}
+            if len(keys) > 1:
+                raise UsageError(f"split on rank {self.rank}: keys of one color must be all int or all str")
+            members = tuple(self.ranks[rank] for _, rank in sorted(same))
+            id = identifier("split", self._scope.id, turn.number, mine)
+            return self._open(id, members, f"{self.name}/{mine}")
+
+        return self._made(turn, timeout, prepare, then)
+
+    def dup(self, *, timeout: float | None = None, name: str | None = None) -> Posted[Group]:
+        """A twin: the same members with calls and messages of its own. Collective."""
+        turn = self._turn("dup", name)
+        algorithm = self._chosen("barrier", 0)
+
+        def then(_: Any) -> Group:
+            return self._open(identifier("dup", self._scope.id, turn.number), self.ranks, f"{self.name}'")
+
+        return self._made(turn, timeout, lambda: ("dup", algorithm.run), then)
+
+    def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Posted[Group]:
+        """A group of some members, in the order given; only they call it. Nothing is sent: the n-th such call of one
+        member (same members, same order, same name) meets the n-th of the others."""
+        self._usable("subgroup")
+        members = self._ranks_of(ranks, "subgroup")
+        if self._endpoint.rank not in members:
+            raise UsageError(
+                f"subgroup on rank {self.rank}: ranks={list(ranks)!r} does not hold this rank; only members call"
+            )
+        count = self._subgroups.get((members, name), 0)
+        self._subgroups[members, name] = count + 1
+        group = self._open(
+            identifier("subgroup", members, name, count), members, name or f"{self.name}{list(members)}"
+        )
+
+        async def made() -> Group:
+            return group
+
+        return Posted(made(), group._abandon)
+
+    def _open(self, id: int, members: tuple[int, ...], label: str) -> Group:
+        scope = self._endpoint.enter(id, members, label)
+        return Group(
+            self._endpoint, scope, self._settings, timeout=self.timeout, subgroups=self._subgroups
+        )
+
+    # -- memory and numbers
+
+    def empty(self, shape: Any, dtype: Any = np.float64) -> NDArray[Any]:
+        """An array for use with this group, not initialised."""
+        return np.empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = np.float64) -> NDArray[Any]:
+        """An array for use with this group, filled with zeros."""
+        return np.zeros(shape, dtype)
+
+    def statistics(self) -> dict[str, Any]:
+        """Calls by collective on this group; bytes by transport, seconds waited, unreceived bytes and links of the
+        whole connection; descriptors of the process."""
+        try:
+            descriptors = len(os.listdir("/proc/self/fd")) - 1
+        except OSError:
+            descriptors = -1
+        return {"calls": dict(self._counts), **self._endpoint.statistics(), "descriptors": descriptors}
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Lets pending sends leave (bounded), ends pending receives with GroupBrokenError; again: nothing.
+
+        Closing the group that ``connect`` gave closes the connection, and with it every group made from it.
+        """
+        scope = self._scope
+        if scope.closed or os.getpid() != self._pid:
+            return
+        await self._let_sends_leave()
+        self._endpoint.failure.close_scope(scope)
+        self._endpoint.leave(scope)
+        if self._shut is not None:
+            await self._shut()
+
+    async def _let_sends_leave(self) -> None:
+        loop = self._endpoint.loop
+        until = loop.time() + _LEAVING_SECONDS
+        while any(not send.done for send in self._scope.mailbox.sends) and loop.time() < until:
+            await asyncio.sleep(0.001)
+
+    def _abandon(self) -> None:
+        """Nobody wants this group after all."""
+        if not self._scope.closed and not self._endpoint.closed:
+            self._endpoint.failure.close_scope(self._scope)
+            self._endpoint.leave(self._scope)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._endpoint.failure.program_failed(self._scope, error, everything=self._shut is not None)
+        await self.close()
+
+    def __del__(self) -> None:
+        scope = getattr(self, "_scope", None)
+        if scope is None or scope.closed or self._endpoint.closed or os.getpid() != self._pid:
+            return
+        warnings.warn(f"{self!r} was never closed; use 'async with' or close()", ResourceWarning, source=self)
+        self._abandon()
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if hasattr(value, "__index__") else value

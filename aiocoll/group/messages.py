@@ -1,0 +1,182 @@
+"""Point-to-point: send, recv, and the same for objects.
+
+The rule: a message is sent, and a receive is posted, when the method is called, so that order is the order of the calls;
+what is dropped or cancelled before its end is taken back (a receive) or goes on from a copy (a send).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..buffers import as_out, native, pieces
+from ..endpoint.mailbox import ARRAY, OBJECT, MessageReceive, MessageSend
+from ..endpoint.operations import Done
+from ..errors import MismatchError, SerializationError, UsageError
+from ..wire.codec import parse
+from .calls import Posted
+from .movement import Packed, array_of, direct
+from .objects import Objects
+
+Array = NDArray[Any]
+_OBJECT_META = b"O"
+_REFUSED_META = b"R"
+
+
+class Message(NamedTuple):
+    """What ``recv_message`` gives: the array, the sender's rank in the group, and the tag."""
+
+    data: Any
+    source: int
+    tag: int
+
+
+class Messages(Objects):
+    """See API: point to point."""
+
+    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Posted[None]:
+        """Sends the array ``x`` to rank ``dst`` (which may be this rank).
+
+        Returns when ``x`` may be changed; never waits for the receiver's call until 64 MiB lie unreceived there, then
+        CollectiveTimeoutError names the ranks that wait for one another. A cancelled send arrives whole or not at all.
+        """
+        self._usable("send")
+        packed = Packed(x, "send", self._scope.rank)
+        return self._sent("send", dst, tag, b"A" + packed.meta, packed.data, timeout)
+
+    def send_object(self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Posted[None]:
+        """Sends plain Python data to rank ``dst``; a receiver of what cannot be serialised is told so."""
+        self._usable("send_object")
+        try:
+            data = self._dumped(obj, "send_object")
+        except SerializationError as error:
+            text = np.frombuffer(str(error).encode()[:4096], np.uint8)
+            sending = self._sent("send_object", dst, tag, _REFUSED_META, text, timeout)
+            return Posted(_then_raise(sending, error), sending.close)
+        return self._sent("send_object", dst, tag, _OBJECT_META, data, timeout)
+
+    def _sent(
+        self, what: str, dst: int, tag: int, meta: bytes, data: Array, timeout: float | None
+    ) -> Posted[None]:
+        scope = self._scope
+        peer = scope.ranks[self._rank_of(dst, what, "dst")]
+        number = self._tag(tag, what)
+        seconds = self._seconds(timeout, what)
+        self._counts[what] = self._counts.get(what, 0) + 1
+        payload = data.data if data.nbytes else None
+        operation = scope.mailbox.send(peer, number, meta, payload, seconds)
+        return Posted(self._send(operation, data), lambda: self._keep_sending(operation))
+
+    async def _send(self, operation: MessageSend | Done, data: Array) -> None:
+        try:
+            await operation
+        except (asyncio.CancelledError, GeneratorExit):
+            self._keep_sending(operation)
+            raise
+
+    def _keep_sending(self, operation: MessageSend | Done) -> None:
+        if isinstance(operation, MessageSend) and not operation.done and not self._endpoint.closed:
+            self._scope.mailbox.keep_sending(operation)
+
+    def recv(
+        self, src: int | None = None, tag: int = 0, out: Any = None, *, timeout: float | None = None
+    ) -> Posted[Any]:
+        """Receives an array from rank ``src`` (None: from anyone) with ``tag``; returns it, or ``out`` filled.
+
+        A late one raises CollectiveTimeoutError and is withdrawn; a message that does not fit ``out`` raises
+        MismatchError and is consumed. Cancelled, its ``out`` is not written and the message goes to the next receive.
+        """
+        return self._received("recv", src, tag, out, timeout, lambda array, message: array)
+
+    def recv_message(
+        self, src: int | None = None, tag: int | None = None, *, timeout: float | None = None
+    ) -> Posted[Message]:
+        """Receives an array and says from whom and with which tag it came; None takes any."""
+
+        def both(array: Any, message: Any) -> Message:
+            return Message(array, self._scope.index[message.source], message.tag)
+
+        return self._received("recv_message", src, tag, None, timeout, both)
+
+    def recv_object(self, src: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Posted[Any]:
+        """Receives plain Python data from rank ``src`` (None: from anyone) with ``tag``."""
+        receive = self._posted("recv_object", src, tag, OBJECT, timeout, lambda meta, nbytes: None)
+        return Posted(self._receive_object(receive), lambda: self._withdraw(receive))
+
+    async def _receive_object(self, receive: MessageReceive) -> Any:
+        message = await self._arrived(receive)
+        source = self._scope.index[message.source]
+        if message.meta[:1] == b"R":
+            text = bytes(message.data).decode(errors="replace")
+            raise SerializationError(f"recv_object: rank {source} could not serialise what it wanted to send: {text}")
+        return self._loaded(message.data, source, "recv_object")
+
+    def _received(
+        self, what: str, src: int | None, tag: int | None, out: Any, timeout: float | None,
+        give: Callable[[Any, Any], Any],
+    ) -> Posted[Any]:  # fmt: skip
+        target = None if out is None else as_out(out, what=what, rank=self._scope.rank)
+        # Only where nobody can cancel in the middle may the bytes land in the caller's array as they come.
+        straight = target if self._endpoint.inline else None
+
+        def fit(meta: bytes, nbytes: int) -> Array | None:
+            came = parse(meta)
+            if came.nbytes != nbytes:
+                raise MismatchError(f"{what}: {nbytes} bytes came for shape {came.shape} of {came.dtype}")
+            if target is not None and (came.shape != target.shape or came.dtype != native(target.dtype)):
+                raise MismatchError(
+                    f"{what} on rank {self._scope.rank}: a message of shape {came.shape} and dtype {came.dtype} does "
+                    f"not fit out of shape {target.shape} and dtype {target.dtype}; the message is consumed"
+                )
+            return direct(straight, came)
+
+        receive = self._posted(what, src, tag, ARRAY, timeout, fit)
+        return Posted(self._receive(receive, target, out, give), lambda: self._withdraw(receive))
+
+    def _posted(
+        self, what: str, src: int | None, tag: int | None, kind: int, timeout: float | None,
+        fit: Callable[[bytes, int], Array | None],
+    ) -> MessageReceive:  # fmt: skip
+        self._usable(what)
+        scope = self._scope
+        source = None if src is None else scope.ranks[self._rank_of(src, what, "src")]
+        number = None if tag is None else self._tag(tag, what)
+        seconds = self._seconds(timeout, what)
+        self._counts[what] = self._counts.get(what, 0) + 1
+        return scope.mailbox.receive(MessageReceive(scope, source, number, kind, seconds, fit))
+
+    async def _arrived(self, receive: MessageReceive) -> Any:
+        try:
+            return await receive
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+            self._withdraw(receive)
+            raise
+
+    async def _receive(
+        self, receive: MessageReceive, target: Array | None, out: Any, give: Callable[[Any, Any], Any]
+    ) -> Any:
+        message = await self._arrived(receive)
+        if target is None:
+            return give(array_of(message.meta, message.data), message)
+        if not message.direct:
+            for _ in pieces(array_of(message.meta, message.data), target):
+                await self._endpoint.breathe()
+        return give(out, message)
+
+    def _withdraw(self, receive: MessageReceive) -> None:
+        if not self._endpoint.closed:
+            receive.scope.mailbox.withdraw(receive)
+
+    def _tag(self, tag: Any, what: str) -> int:
+        if isinstance(tag, bool) or not hasattr(tag, "__index__") or not -(1 << 63) <= tag.__index__() < 1 << 63:
+            raise UsageError(f"{what} on rank {self._scope.rank}: tag={tag!r} must be an integer of 64 bits")
+        return int(tag.__index__())
+
+
+async def _then_raise(sending: Posted[None], error: BaseException) -> None:
+    await sending
+    raise error

@@ -1,0 +1,144 @@
+"""Collectives of plain Python data.
+
+The rule: an object that cannot be serialised is refused before anything moves, on all ranks; one that cannot be loaded
+concerns only those who cannot load it, once the call is over, and breaks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithms.channel import Parcel
+from ..endpoint import Channel
+from ..errors import SerializationError, UsageError
+from ..wire.objects import dumps, loads
+from .calls import Posted
+from .movement import Movement, blob_of, read_blob, share
+
+Body = Callable[[Channel], Awaitable[Any]]
+_INLINE_BYTES_MAX = 4096
+
+
+class Objects(Movement):
+    """See API: broadcast_object to all_to_all_object."""
+
+    def _dumped(self, obj: Any, what: str) -> NDArray[np.uint8]:
+        try:
+            data = b"".join(dumps(obj, allow_pickle=self._settings.allow_pickle))
+        except SerializationError as error:
+            raise SerializationError(f"{what} on rank {self._scope.rank}: {error}") from error
+        return np.frombuffer(data, np.uint8)
+
+    def _loaded(self, data: Any, source: int, what: str) -> Any:
+        try:
+            return loads(data, allow_pickle=self._settings.allow_pickle)
+        except SerializationError as error:
+            raise SerializationError(
+                f"{what}: rank {self._scope.rank} cannot load the object of rank {source}: {error}"
+            ) from error
+
+    def broadcast_object(
+        self, obj: Any = None, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[Any]:
+        """Root's object on every rank (root gets back the one that it gave)."""
+        turn = self._turn("broadcast_object", name)
+
+        def prepare() -> tuple[str, Body]:
+            where = self._rank_of(root, "broadcast_object", "root")
+            mine = self._dumped(obj, "broadcast_object") if self._scope.rank == where else None
+
+            async def body(ch: Channel) -> Any:
+                return (await self._spread(ch, b"", mine, where, None))[1]
+
+            return f"broadcast_object root={where}", body
+
+        def then(data: Any) -> Any:
+            return obj if self._scope.rank == root else self._loaded(data, int(root), "broadcast_object")
+
+        return self._made(turn, timeout, prepare, then)
+
+    def gather_object(
+        self, obj: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[list[Any] | None]:
+        """Every rank's object on ``root``, in rank order; None elsewhere."""
+        turn = self._turn("gather_object", name)
+
+        def prepare() -> tuple[str, Body]:
+            where = self._rank_of(root, "gather_object", "root")
+            mine = self._dumped(obj, "gather_object")
+
+            async def body(ch: Channel) -> Any:
+                return await self._collected(ch, b"", mine, where)
+
+            return f"gather_object root={where}", body
+
+        return self._made(turn, timeout, prepare, lambda parcels: self._all_loaded(parcels, "gather_object"))
+
+    def all_gather_object(
+        self, obj: Any, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[list[Any]]:
+        """Every rank's object on every rank, in rank order."""
+        turn = self._turn("all_gather_object", name)
+
+        def prepare() -> tuple[str, Body]:
+            mine = self._dumped(obj, "all_gather_object")
+
+            async def body(ch: Channel) -> Any:
+                blobs = await share(ch, blob_of(b"", mine, 0, _INLINE_BYTES_MAX))
+                blocks = await self._blocks_of(ch, mine, [read_blob(blob) for blob in blobs])
+                return [Parcel(b"", block) for block in blocks]
+
+            return "all_gather_object", body
+
+        return self._made(turn, timeout, prepare, lambda parcels: self._all_loaded(parcels, "all_gather_object"))
+
+    def scatter_object(
+        self, objs: Sequence[Any] | None = None, root: int = 0,
+        *, timeout: float | None = None, name: str | None = None,
+    ) -> Posted[Any]:  # fmt: skip
+        """My object of root's sequence of one per rank."""
+        turn = self._turn("scatter_object", name)
+
+        def prepare() -> tuple[str, Body]:
+            where = self._rank_of(root, "scatter_object", "root")
+            mine = self._all_dumped(objs, "scatter_object") if self._scope.rank == where else None
+
+            async def body(ch: Channel) -> Any:
+                return (await self._chosen("scatter", 1024 * ch.size).run(ch, mine, where, None)).data
+
+            return f"scatter_object root={where}", body
+
+        return self._made(
+            turn, timeout, prepare, lambda data: self._loaded(data, int(root), "scatter_object")
+        )
+
+    def all_to_all_object(
+        self, objs: Sequence[Any], *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[list[Any]]:
+        """What every rank has for me, in rank order; ``objs`` holds one object per rank."""
+        turn = self._turn("all_to_all_object", name)
+
+        def prepare() -> tuple[str, Body]:
+            mine = self._all_dumped(objs, "all_to_all_object")
+
+            async def body(ch: Channel) -> Any:
+                return await self._chosen("exchange_all", 1024 * ch.size).run(ch, mine)
+
+            return "all_to_all_object", body
+
+        return self._made(turn, timeout, prepare, lambda parcels: self._all_loaded(parcels, "all_to_all_object"))
+
+    def _all_dumped(self, objs: Any, what: str) -> list[Parcel]:
+        size = self._scope.size
+        if not isinstance(objs, (list, tuple)) or len(objs) != size:
+            raise UsageError(f"{what} on rank {self._scope.rank}: a list of one object per rank ({size}) is needed")
+        return [Parcel(b"", self._dumped(obj, f"{what}, object {number}")) for number, obj in enumerate(objs)]
+
+    def _all_loaded(self, parcels: Any, what: str) -> list[Any] | None:
+        if parcels is None:
+            return None
+        return [self._loaded(parcel.data, source, what) for source, parcel in enumerate(parcels)]

@@ -1,0 +1,304 @@
+"""The reductions of a group: reduce, all_reduce, reduce_scatter, scan, exscan.
+
+The rule: inputs are never touched; the algorithm works on a private flat copy in the op's work dtype, which is the
+result's own memory where the dtypes allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithms import Algorithm
+from ..buffers import as_array, as_out, check_out, native, pieces, split_rows
+from ..endpoint import Channel
+from ..errors import UsageError
+from ..ops import SUM, Op, as_op, finish_pieces
+from .calls import Calls, Posted
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a reduction of one op, dtype and shape needs every time."""
+
+    description: str
+    algorithm: Algorithm
+    op: Op
+    work: np.dtype[Any]
+    result: np.dtype[Any]
+
+
+@dataclass(slots=True)
+class _Input:
+    array: Array
+    scalar: bool
+    op: Op
+    plan: _Plan
+
+
+async def _copy(ch: Channel, source: Array, target: Array) -> None:
+    for _ in pieces(source, target):
+        await ch.breathe()
+
+
+async def _finish(ch: Channel, op: Op, work: Array, size: int) -> None:
+    """The op's last step, in slices."""
+    if op.finishes:
+        for _ in finish_pieces(op, work, size):
+            await ch.breathe()
+
+
+class Reductions(Calls):
+    """See API: reductions."""
+
+    def all_reduce(
+        self, x: Any, op: Op | str = SUM, out: Any = None, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[Any]:
+        """The reduction of every rank's ``x``, bit-identical on all ranks.
+
+        ``x``: any array or number, equal shape and dtype on all ranks. Returns a new array of the same shape (``out``
+        if given; a NumPy scalar for a number). Raises UsageError on all ranks if one rank's arguments are wrong,
+        MismatchError on all if the ranks' calls differ. Cancelling breaks the group.
+        """
+        turn = self._turn("all_reduce", name)
+
+        def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
+            given = self._input(x, op, "all_reduce")
+            plan = given.plan
+            target = self._target(out, given, given.array.shape, "all_reduce")
+
+            async def body(ch: Channel) -> Any:
+                shape = given.array.shape
+                home = _home(target, shape, plan)
+                work = _fresh(ch, given.array.size, plan.work) if home is None else home.reshape(-1)
+                if not _same(home, given.array):
+                    await _copy(ch, given.array, work.reshape(shape))
+                await plan.algorithm.run(ch, work, plan.op)
+                await _finish(ch, given.op, work, ch.size)
+                return await _deliver(ch, work, shape, plan, home, target, out, given.scalar)
+
+            return plan.description, body
+
+        return self._made(turn, timeout, prepare)
+
+    def reduce(
+        self, x: Any, op: Op | str = SUM, root: int = 0, out: Any = None,
+        *, timeout: float | None = None, name: str | None = None,
+    ) -> Posted[Any]:  # fmt: skip
+        """The reduction on ``root``, None elsewhere; inputs stay untouched everywhere."""
+        turn = self._turn("reduce", name)
+
+        def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
+            where = self._rank_of(root, "reduce", "root")
+            given = self._input(x, op, "reduce", f" root={where}")
+            plan, shape = given.plan, given.array.shape
+            mine = self._scope.rank == where
+            target = self._target(out if mine else None, given, shape, "reduce")
+
+            async def body(ch: Channel) -> Any:
+                home = _home(target, shape, plan) if mine else None
+                work = _fresh(ch, given.array.size, plan.work) if home is None else home.reshape(-1)
+                if not _same(home, given.array):
+                    await _copy(ch, given.array, work.reshape(shape))
+                await plan.algorithm.run(ch, work, plan.op, where)
+                if not mine:
+                    return None
+                await _finish(ch, given.op, work, ch.size)
+                return await _deliver(ch, work, shape, plan, home, target, out, given.scalar)
+
+            return plan.description, body
+
+        return self._made(turn, timeout, prepare)
+
+    def reduce_scatter(
+        self, x: Any, op: Op | str = SUM, counts: Sequence[int] | None = None, out: Any = None,
+        *, timeout: float | None = None, name: str | None = None,
+    ) -> Posted[Any]:  # fmt: skip
+        """My block of the reduction of ``x`` along axis 0.
+
+        Blocks differ by at most one row, as numpy.array_split cuts, unless ``counts`` (rows per rank) says otherwise;
+        a list of arrays, one per rank, is taken too.
+        """
+        turn = self._turn("reduce_scatter", name)
+
+        def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
+            parts, blocks = self._blocks(x, counts)
+            elements = [_size(block) for block in blocks]
+            shape = blocks[self._scope.rank]
+            whole = parts[0] if len(parts) == 1 and not isinstance(x, list) else None
+            sample = whole if whole is not None else np.empty((sum(elements),), parts[0].dtype)
+            cut = "" if whole is None and not counts else f" blocks={[block[:1] for block in blocks]}"
+            given = self._input(sample, op, "reduce_scatter", cut if counts or whole is None else "")
+            plan = given.plan
+            for part in parts:
+                if part.dtype != parts[0].dtype:
+                    raise UsageError(
+                        f"reduce_scatter on rank {self._scope.rank}: the parts have dtypes {parts[0].dtype} and "
+                        f"{part.dtype}; they must be one"
+                    )
+            target = self._target(out, given, shape, "reduce_scatter", parts)
+
+            async def body(ch: Channel) -> Any:
+                work = _fresh(ch, sum(elements), plan.work)
+                start = 0
+                for part in parts:
+                    await _copy(ch, part, work[start : start + part.size].reshape(part.shape))
+                    start += part.size
+                await plan.algorithm.run(ch, work, plan.op, elements)
+                begin = sum(elements[: ch.rank])
+                block = work[begin : begin + elements[ch.rank]]
+                await _finish(ch, given.op, block, ch.size)
+                return await _deliver(ch, block, shape, plan, None, target, out, False)
+
+            return plan.description, body
+
+        return self._made(turn, timeout, prepare)
+
+    def scan(
+        self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[Any]:
+        """The inclusive prefix: the reduction over ranks 0 to mine."""
+        return self._prefix("scan", x, op, timeout, name)
+
+    def exscan(
+        self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[Any]:
+        """The exclusive prefix: the reduction over the ranks below mine; on rank 0 the op's identity, or None."""
+        return self._prefix("exscan", x, op, timeout, name)
+
+    def _prefix(self, collective: str, x: Any, op: Op | str, timeout: float | None, name: str | None) -> Posted[Any]:
+        turn = self._turn(collective, name)
+
+        def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
+            given = self._input(x, op, collective)
+            plan, shape = given.plan, given.array.shape
+            below = self._scope.rank + (collective == "scan")
+
+            async def body(ch: Channel) -> Any:
+                home = _home(None, shape, plan)
+                work = _fresh(ch, given.array.size, plan.work) if home is None else home.reshape(-1)
+                await _copy(ch, given.array, work.reshape(shape))
+                await plan.algorithm.run(ch, work, plan.op)
+                if below == 0:
+                    first = given.op.identity_array(shape, plan.result)
+                    return first[()] if given.scalar and first is not None else first
+                await _finish(ch, given.op, work, below)
+                return await _deliver(ch, work, shape, plan, home, None, None, given.scalar)
+
+            return plan.description, body
+
+        return self._made(turn, timeout, prepare)
+
+    # -- preparing
+
+    def _input(self, x: Any, op: Op | str, collective: str, more: str = "") -> _Input:
+        array, scalar = as_array(x, what=collective, rank=self._scope.rank)
+        operator = as_op(op)
+        key = (collective, operator, array.dtype, array.shape, more)
+        plan = self._plan(key, lambda: self._reduction_plan(collective, operator, array, more))
+        return _Input(array, scalar, operator, plan)
+
+    def _reduction_plan(self, collective: str, op: Op, array: Array, more: str) -> _Plan:
+        rank = self._scope.rank
+        op.check(array.dtype, rank, collective)
+        work = op.work_dtype(array.dtype)
+        algorithm = self._chosen(collective, array.size * work.itemsize, count=array.size, op=op)
+        description = (
+            f"{collective} op={op.name} dtype={native(array.dtype)} shape={array.shape}{more} ({algorithm.name})"
+        )
+        bound = op.bind(array.shape, work, rank=rank, what=collective)
+        return _Plan(description, algorithm, bound, work, op.result_dtype(array.dtype))
+
+    def _target(
+        self, out: Any, given: _Input, shape: tuple[int, ...], collective: str, inputs: Sequence[Array] | None = None
+    ) -> Array | None:
+        if out is None:
+            return None
+        rank = self._scope.rank
+        target = as_out(out, what=collective, rank=rank)
+        dtype = given.plan.result
+        if target.dtype != dtype and given.op.allows_out(given.array.dtype, target.dtype):
+            dtype = target.dtype
+        check_out(target, shape, dtype, [given.array] if inputs is None else inputs, what=collective, rank=rank)
+        return target
+
+    def _blocks(self, x: Any, counts: Sequence[int] | None) -> tuple[list[Array], list[tuple[int, ...]]]:
+        """The input of a reduce_scatter as arrays to be laid one after the other, and the shape of each rank's block."""
+        rank, size = self._scope.rank, self._scope.size
+        if isinstance(x, (list, tuple)) and (counts is None or any(isinstance(part, np.ndarray) for part in x)):
+            if len(x) != size or counts is not None:
+                raise UsageError(
+                    f"reduce_scatter on rank {rank}: a list takes one array per rank ({size}) and no counts; "
+                    f"it has {len(x)}"
+                )
+            parts = [as_array(part, what="reduce_scatter", rank=rank)[0] for part in x]
+            return parts, [part.shape for part in parts]
+        array, _ = as_array(x, what="reduce_scatter", rank=rank)
+        if array.ndim == 0:
+            raise UsageError(f"reduce_scatter on rank {rank}: x has no axis 0 to be cut along; pass an array")
+        if counts is None:
+            rows = [stop - start for start, stop in split_rows(array.shape[0], size)]
+        else:
+            rows = [int(count) for count in counts]
+            if len(rows) != size or min(rows) < 0 or sum(rows) != array.shape[0]:
+                raise UsageError(
+                    f"reduce_scatter on rank {rank}: counts={list(counts)!r} must be {size} numbers of rows that add "
+                    f"up to {array.shape[0]}"
+                )
+        return [array], [(row, *array.shape[1:]) for row in rows]
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _fresh(ch: Channel, count: int, dtype: np.dtype[Any]) -> Array:
+    """Private work space."""
+    if not count * dtype.itemsize:
+        return np.empty(count, dtype)
+    return ch.borrow(count * dtype.itemsize).view(dtype)
+
+
+def _home(target: Array | None, shape: tuple[int, ...], plan: _Plan) -> Array | None:
+    """The result's own memory, if the algorithm can work in it."""
+    if target is None:
+        return np.empty(shape, plan.work) if plan.work == plan.result else None
+    if target.dtype == plan.work and target.flags.c_contiguous:
+        return target
+    return None
+
+
+def _same(home: Array | None, given: Array) -> bool:
+    """Whether the work space is the input itself, so that nothing is to be copied."""
+    if home is None or home is given:
+        return home is given
+    return (
+        home.shape == given.shape
+        and given.flags.c_contiguous
+        and home.dtype == given.dtype
+        and home.__array_interface__["data"][0] == given.__array_interface__["data"][0]
+    )
+
+
+async def _deliver(
+    ch: Channel, work: Array, shape: tuple[int, ...], plan: _Plan, home: Array | None, target: Array | None, out: Any,
+    scalar: bool,
+) -> Any:  # fmt: skip
+    """The caller's result out of the work space."""
+    if target is not None:
+        if home is None:
+            await _copy(ch, work.reshape(shape), target)
+        return out
+    if home is None:
+        home = np.empty(shape, plan.result)
+        await _copy(ch, work.reshape(shape), home)
+    return home[()] if scalar else home

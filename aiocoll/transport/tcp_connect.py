@@ -1,0 +1,302 @@
+"""How TCP links begin: dialling, listening, and the handshake that both must pass; no frame is parsed before it.
+
+The rule: callbacks only, no task; a stranger costs a bounded buffer and a few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..errors import AuthenticationError, UsageError, WireError
+from ..wire.hello import RANK, ClientHello, Identity, Reason, Refused, ServerHello, Theirs
+
+if TYPE_CHECKING:
+    from .tcp import TcpWorld
+
+_log = logging.getLogger("aiocoll.transport")
+_STRANGER_SECONDS: Final = 5.0
+_BACKLOG_MIN: Final = 128
+
+
+def listen(host: str, port: int = 0, *, backlog: int = _BACKLOG_MIN) -> socket.socket:
+    """A listening non-blocking socket on exactly ``host`` (a numeric address)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4])
+        listener.listen(max(backlog, _BACKLOG_MIN))
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {host}: {error.strerror or error}; AIOCOLL_HOST must be a numeric address of this host"
+        ) from error
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a numeric address can only be reached from this host."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def tune(connection: socket.socket) -> None:
+    """No delay for small frames, and probes that notice a host that vanished while the connection idles."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Dial:
+    """One attempt to connect to one rank; ends in exactly one call of ``connected`` or ``failed``, or is cancelled."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        world: TcpWorld,
+        peer: int,
+        *,
+        connected: Callable[[socket.socket, bytes], None],
+        failed: Callable[[str | None], None],
+    ) -> None:
+        self._loop, self._world, self._peer = loop, world, peer
+        self._connected, self._failed = connected, failed
+        self._socket: socket.socket | None = None
+        me = Identity(RANK, world.job, world.rank, peer, world.size, world.world)
+        self._hello = ClientHello(world.secret, me, RANK)
+        self._over = False
+
+    def __repr__(self) -> str:
+        host, port = self._world.addresses[self._peer]
+        return f"<Dial rank {self._peer} at {host}:{port}>"
+
+    def start(self) -> None:
+        host, port = self._world.addresses[self._peer]
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+            self._socket = socket.socket(found[0], socket.SOCK_STREAM)
+            self._socket.setblocking(False)
+            tune(self._socket)
+            code = self._socket.connect_ex(found[4])
+        except OSError as error:
+            self._loop.call_soon(self._fail, f"connecting to {host}:{port} failed: {error.strerror or error}")
+            return
+        if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+            self._loop.call_soon(self._fail, f"connecting to {host}:{port} failed: {errno.errorcode.get(code, code)}")
+            return
+        self._loop.add_writer(self._socket.fileno(), self._on_connect)
+
+    def _on_connect(self) -> None:
+        connection = self._socket
+        if self._over or connection is None:
+            return
+        self._loop.remove_writer(connection.fileno())
+        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            host, port = self._world.addresses[self._peer]
+            what = "nobody listens there any more" if code == errno.ECONNREFUSED else errno.errorcode.get(code, code)
+            self._fail(f"connecting to {host}:{port} failed: {what}")
+            return
+        self._loop.add_reader(connection.fileno(), self._on_data)
+        self._send(self._hello.start())
+
+    def _send(self, data: bytes) -> None:
+        if data and self._socket is not None:
+            try:
+                self._socket.send(data)
+            except OSError:
+                self._fail(None)
+
+    def _on_data(self) -> None:
+        if self._over or self._socket is None:
+            return
+        try:
+            data = self._socket.recv(4096)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            # A peer hangs up on a handshake that takes too long, and ours does when this rank computes meanwhile: a
+            # dead peer refuses the next attempt.
+            self._fail(None)
+            return
+        try:
+            answer = self._hello.feed(data)
+        except Refused as refused:
+            self._fail(None if refused.reason is Reason.DUPLICATE else f"the handshake failed: {refused}")
+            return
+        except (WireError, AuthenticationError) as error:
+            self._send(self._hello.last_words)
+            self._fail(f"the handshake failed: {error}")
+            return
+        self._send(answer)
+        if self._hello.done and not self._over:
+            self._over = True
+            connection, self._socket = self._socket, None
+            self._loop.remove_reader(connection.fileno())
+            self._connected(connection, self._hello.leftover)
+
+    def _fail(self, reason: str | None) -> None:
+        if not self._over:
+            self.cancel()
+            self._failed(reason)
+
+    def cancel(self) -> None:
+        """Ends the attempt without a call back."""
+        self._over = True
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            self._loop.remove_reader(connection.fileno())
+            self._loop.remove_writer(connection.fileno())
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What becomes of an accepted connection: ``admitted(socket, leftover)`` or ``failed()``."""
+
+    admitted: Callable[[socket.socket, bytes], None]
+    failed: Callable[[], None]
+
+
+class _Stranger:
+    """A connection that has not proved itself yet."""
+
+    def __init__(self, porch: Porch, connection: socket.socket, where: str) -> None:
+        self._porch, self._socket, self._where = porch, connection, where
+        world = porch.world
+        me = Identity(RANK, world.job, world.rank, 0, world.size, world.world)
+        self._hello = ServerHello(world.secret, me, self._admit)
+        self._welcome: Welcome | None = None
+        self._timer = porch.loop.call_later(_STRANGER_SECONDS, self._late)
+        porch.loop.add_reader(connection.fileno(), self._on_data)
+
+    def __repr__(self) -> str:
+        return f"<connection from {self._where}: {self._hello!r}>"
+
+    def _admit(self, theirs: Theirs) -> None:
+        self._welcome = self._porch.welcome(theirs.rank)
+        if self._welcome is None:
+            raise Refused(f"rank {theirs.rank} is connected already", Reason.DUPLICATE)
+
+    def _on_data(self) -> None:
+        try:
+            data = self._socket.recv(4096)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._drop(error.strerror or str(error))
+            return
+        if not data:
+            self._drop(str(self._hello.eof()))
+            return
+        try:
+            answer = self._hello.feed(data)
+            if answer:
+                self._socket.send(answer)
+        except Refused as refused:
+            self._last_words()
+            self._drop(None if refused.reason is Reason.DUPLICATE else str(refused))
+            return
+        except (WireError, AuthenticationError, OSError) as error:
+            self._last_words()
+            self._drop(str(error))
+            return
+        if self._hello.done:
+            welcome, self._welcome = self._welcome, None
+            assert welcome is not None
+            self._forget()
+            tune(self._socket)
+            welcome.admitted(self._socket, self._hello.leftover)
+
+    def _last_words(self) -> None:
+        try:
+            if self._hello.last_words:
+                self._socket.send(self._hello.last_words)
+        except OSError:
+            pass  # it is gone already, which is what was wanted
+
+    def _late(self) -> None:
+        self._drop(f"it did not finish the handshake within {_STRANGER_SECONDS:g} s")
+
+    def _forget(self) -> None:
+        self._timer.cancel()
+        self._porch.loop.remove_reader(self._socket.fileno())
+        self._porch.strangers.discard(self)
+
+    def _drop(self, reason: str | None) -> None:
+        self.close()
+        if reason is not None:
+            _log.warning(
+                "rank %d closed a connection from %s: %s", self._porch.world.rank, self._where, reason[:300]
+            )
+        if self._welcome is not None:
+            self._welcome.failed()
+
+    def close(self) -> None:
+        self._forget()
+        self._socket.close()
+
+
+class Porch:
+    """The listening socket of one rank and those who stand before the door."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        world: TcpWorld,
+        listener: socket.socket,
+        welcome: Callable[[int], Welcome | None],
+    ) -> None:
+        self.loop, self.world, self._listener, self.welcome = loop, world, listener, welcome
+        self.strangers: set[_Stranger] = set()
+        self._strangers_max = 4 * world.size + 16
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Porch of rank {self.world.rank}: {len(self.strangers)} strangers>"
+
+    def open(self) -> None:
+        """Starts to accept."""
+        if not self._closed:
+            self.loop.add_reader(self._listener.fileno(), self._on_arrival)
+
+    def _on_arrival(self) -> None:
+        for _ in range(16):
+            try:
+                connection, where = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of descriptors: the connection stays in the backlog, and spinning on it would burn a core.
+                _log.error("rank %d cannot accept a connection: %s (see ulimit -n)", self.world.rank, error)
+                self.loop.remove_reader(self._listener.fileno())
+                self.loop.call_later(0.2, self.open)
+                return
+            connection.setblocking(False)
+            address = f"{where[0]}:{where[1]}"
+            if len(self.strangers) >= self._strangers_max:
+                connection.close()
+                _log.warning("rank %d closed a connection from %s: too many strangers", self.world.rank, address)
+                continue
+            self.strangers.add(_Stranger(self, connection, address))
+
+    def close(self) -> None:
+        """Closes the door; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for stranger in list(self.strangers):
+            stranger.close()

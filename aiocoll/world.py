@@ -1,0 +1,246 @@
+"""connect and run: from a place to a store, links and the first group, and back in good order.
+
+The rule: whatever was opened here is closed here, also when meeting fails half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import platform
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from types import TracebackType
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from .config import Settings
+from .endpoint import Endpoint, Member
+from .errors import UsageError
+from .group import Group
+from .group.calls import identifier
+from .place import Place, detect
+from .rendezvous import Meeting, meet
+from .store.base import Store
+from .transport.base import Transport
+from .transport.inproc import InprocTransport, Switch
+from .transport.tcp import TcpTransport, TcpWorld
+from .transport.tcp_connect import listen
+
+T = TypeVar("T")
+_TRANSPORTS: Final = ("auto", "shm", "tcp", "inproc")
+_LEAVING_SECONDS: Final = 5.0
+_DEFAULT_JOB: Final = "aiocoll"
+_switches: WeakValueDictionary[int, Switch] = WeakValueDictionary()
+
+
+class Connecting:
+    """What ``connect`` returns: await it for the group, or use it in ``async with``, which closes the group."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, Group]]) -> None:
+        self._make = make
+        self._group: Group | None = None
+
+    def __repr__(self) -> str:
+        return f"<Connecting {self._group!r}>"
+
+    def __await__(self) -> Generator[Any, None, Group]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> Group:
+        self._group = await self._make()
+        return self._group
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._group is not None:
+            await self._group.__aexit__(kind, error, trace)
+
+
+def connect(
+    init_method: str | None = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    store: Store | None = None,
+    name: str = "world",
+    timeout: float | None = None,
+    transport: str | Switch | None = None,
+    secret: str | bytes | None = None,
+    allow_pickle: bool = False,
+    group_name: str = "",
+    listener: socket.socket | None = None,
+) -> Connecting:
+    """Joins the world and gives its first group.
+
+    ``init_method``: ``env://``, ``tcp://host:port``, ``file:///path``; without it, and without ``store``, the
+    environment says where this process belongs (``aiocoll run``, torchrun), else it is a world of one. ``rank`` and
+    ``size`` win over the URL, the URL over the environment. ``timeout``: seconds for the meeting and for every call
+    (default 60, or AIOCOLL_TIMEOUT). ``transport``: "auto", "shm", "tcp", "inproc". ``secret``: what all ranks know
+    and nobody else does; without one only loopback is used. ``listener``: a bound socket for the store of rank 0.
+
+    Raises UsageError (malformed arguments), RendezvousError (who came, who is missing, which address),
+    AuthenticationError (another job or secret).
+    """
+    settings = Settings.from_env()
+    chosen = settings.transport if transport is None else transport
+    if not isinstance(chosen, Switch) and chosen not in _TRANSPORTS:
+        raise UsageError(f"transport={chosen!r} is none of {', '.join(_TRANSPORTS)}")
+    place = detect()
+    seconds = settings.timeout if timeout is None else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise UsageError(f"timeout={timeout!r}: seconds above 0 are needed")
+    if allow_pickle and not settings.allow_pickle:
+        settings = _replace(settings, allow_pickle=True)
+    wanted = _Wanted(chosen, settings, place, _secret(secret, place), name, float(seconds))
+    meeting = {
+        "init_method": init_method, "rank": rank, "size": size, "store": store, "group_name": group_name,
+        "listener": listener,
+    }  # fmt: skip
+    return Connecting(lambda: wanted.join(meeting))
+
+
+def _replace(settings: Settings, **changes: Any) -> Settings:
+    import dataclasses
+
+    return dataclasses.replace(settings, **changes)
+
+
+def _secret(secret: Any, place: Place) -> bytes:
+    if secret is None:
+        return place.secret
+    if isinstance(secret, str):
+        return secret.encode()
+    if isinstance(secret, (bytes, bytearray)):
+        return bytes(secret)
+    raise UsageError(f"secret must be str or bytes, not {type(secret).__name__}")
+
+
+class _Wanted:
+    """One connect() whose arguments are in order."""
+
+    def __init__(
+        self, transport: str | Switch, settings: Settings, place: Place, secret: bytes, name: str, timeout: float
+    ) -> None:
+        self.transport, self.settings, self.place = transport, settings, place
+        self.secret, self.name, self.timeout = secret, name, timeout
+        self._listener: socket.socket | None = None
+
+    def __repr__(self) -> str:
+        return f"<connect {self.name!r} over {self.transport!r}>"
+
+    @property
+    def job(self) -> str:
+        """The job's name in every handshake."""
+        return self.place.job or _DEFAULT_JOB
+
+    def _info(self, address: str) -> Mapping[str, Any]:
+        """What the others learn of me: where I listen."""
+        if self.transport == "inproc" or isinstance(self.transport, Switch):
+            return {"address": "", "port": 0}
+        self._listener = listen(address)
+        return {"address": address, "port": self._listener.getsockname()[1]}
+
+    async def join(self, arguments: Mapping[str, Any]) -> Group:
+        """Meets the others and opens the endpoint."""
+        try:
+            meeting = await meet(
+                job=self.job, secret=self.secret, name=self.name, timeout=min(self.timeout, 1e9), info=self._info,
+                place=self.place, advertise=self.settings.host, **arguments,
+            )  # fmt: skip
+        except BaseException:
+            if self._listener is not None:
+                self._listener.close()
+            raise
+        try:
+            return self._open(meeting)
+        except BaseException:
+            if self._listener is not None:
+                self._listener.close()
+            await meeting.leave()
+            raise
+
+    def _open(self, meeting: Meeting) -> Group:
+        loop = asyncio.get_running_loop()
+        members = tuple(
+            Member(rank, str(info.get("host", "")), int(info.get("pid", 0)), str(info.get("boot", "")))
+            for rank, info in enumerate(meeting.members)
+        )
+        endpoint = Endpoint(meeting.rank, members, loop, self._transport_of(meeting, loop), self.settings)
+        scope = endpoint.enter(identifier("world", meeting.world), tuple(range(meeting.size)), self.name)
+
+        async def shut() -> None:
+            await _shut(endpoint, meeting)
+
+        return Group(endpoint, scope, self.settings, timeout=self.timeout, shut=shut)
+
+    def _transport_of(self, meeting: Meeting, loop: asyncio.AbstractEventLoop) -> Transport:
+        if isinstance(self.transport, Switch):
+            return InprocTransport(self.transport, loop)
+        if self.transport == "inproc" or meeting.size == 1:
+            if any(int(info.get("pid", 0)) != os.getpid() for info in meeting.members):
+                raise UsageError("transport='inproc' joins ranks of one process only; use 'auto' or 'tcp'")
+            if self._listener is not None:
+                self._listener.close()
+            switch = _switches.get(meeting.world)
+            if switch is None:
+                switch = _switches[meeting.world] = Switch()
+            return InprocTransport(switch, loop)
+        assert self._listener is not None
+        addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
+        world = TcpWorld(meeting.rank, meeting.size, addresses, self.secret, self.job, meeting.world)
+        return TcpTransport(loop, world, self._listener)
+
+
+async def _shut(endpoint: Endpoint, meeting: Meeting) -> None:
+    """Says goodbye, lets what was sent leave (bounded), and cuts the links."""
+    if endpoint.closed:
+        return
+    endpoint.failure.closing()
+    endpoint.say_bye()
+    until, pause = endpoint.loop.time() + _LEAVING_SECONDS, 0.0005
+    while not endpoint.transport.drained() and endpoint.loop.time() < until:
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+    for link in endpoint.transport.links():
+        link.progress()  # unread bytes at close would turn the end of the connection into a reset
+    endpoint.close()
+    await meeting.leave()
+
+
+def run(
+    main: Callable[[Group], Awaitable[T]], *, uvloop: bool = True, **connect_arguments: Any
+) -> T:
+    """Joins the world, runs ``main(group)`` to its end, closes the group and returns what ``main`` returned.
+
+    ``uvloop``: use it where it is installed; the other keywords are those of ``connect``.
+    """
+    if not callable(main):
+        raise UsageError(f"run(main) takes an async function of a group, not {main!r}")
+    if asyncio._get_running_loop() is not None:
+        raise UsageError("run() cannot be called from a running event loop; use 'async with aiocoll.connect() as group'")
+
+    async def program() -> T:
+        async with connect(**connect_arguments) as group:
+            result = main(group)
+            if not inspect.isawaitable(result):
+                raise UsageError(f"run(main): {getattr(main, '__name__', main)!r} must be an async function")
+            return await result
+
+    with asyncio.Runner(loop_factory=new_event_loop if uvloop else None) as runner:
+        return runner.run(program())
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A uvloop where there is one, else asyncio's own."""
+    if platform.python_implementation() == "CPython" and sys.platform != "win32":
+        try:
+            import uvloop
+        except ImportError:
+            pass  # an optional speed-up where it is not installed
+        else:
+            return uvloop.new_event_loop()
+    return asyncio.new_event_loop()
