@@ -1,4 +1,4 @@
-"""The handshake: both sides end up sure of each other, or with an error that says why not; nothing else, whatever arrives."""
+"""The handshake: both sides end up sure of each other, or with an error that says why not, whatever arrives."""
 
 from __future__ import annotations
 
