@@ -1,0 +1,167 @@
+"""`run`: a program on many simulated ranks, in virtual time; the same endpoint, groups and algorithms as on real links.
+
+Rule: equal arguments give equal runs, bit for bit and step for step; nothing reads a real clock or a real socket.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ..config import Settings
+from ..endpoint import Endpoint, Member
+from ..errors import DeadlockError, UsageError
+from ..group import Group
+from ..transport.inproc import InprocTransport, Switch
+from .deadlock import explain
+from .loop import SimLoop
+from .network import Network, Traffic
+from .ranks import Crash, Ranks, check_crashes
+
+_WORLD: Final = 1  # the world's number on the wire; what is real about it elsewhere is that strangers do not guess it
+
+Main = Callable[[Group], Awaitable[Any]]
+
+
+def run(
+    size: int,
+    main: Main,
+    *,
+    seed: int = 0,
+    latency: float = 0.0,
+    bandwidth: float = math.inf,
+    crash: Crash | Iterable[Crash] | None = None,
+    hosts: Sequence[int] | None = None,
+    timeout: float = math.inf,
+    settings: Settings | None = None,
+    **network: Any,
+) -> list[Any]:
+    """`await main(group)` on each of `size` ranks; the results by rank, CRASHED for those that `crash` stopped.
+
+    `latency` in seconds, `bandwidth` in bytes per second of each host's network card; `hosts` gives each rank's host
+    (None: a host each). `timeout` is the group's default deadline in simulated seconds. Raises the first failure that
+    is no other's consequence; `DeadlockError` with the wait-for graph as soon as nothing can happen any more.
+    """
+    return Simulation(
+        size, seed=seed, latency=latency, bandwidth=bandwidth, crash=crash, hosts=hosts, timeout=timeout,
+        settings=settings, **network,
+    ).run(main)  # fmt: skip
+
+
+class Simulation:
+    """One run, for those who want its numbers afterwards: `now` (seconds), `sent` (per rank), `steps`."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        seed: int = 0,
+        crash: Crash | Iterable[Crash] | None = None,
+        timeout: float = math.inf,
+        settings: Settings | None = None,
+        **network: Any,
+    ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UsageError(f"size={size!r} of a simulation: an int of at least 1 is needed")
+        crashes = () if crash is None else (crash,) if isinstance(crash, Crash) else tuple(crash)
+        self.size, self.seed, self.timeout = size, seed, timeout
+        self.crashes = check_crashes(crashes, size)
+        self.settings = replace(settings or Settings(), spin_seconds=0.0)
+        self.network = Network(size, generator=random.Random(f"network {seed}"), **network)
+        self.now, self.steps = 0.0, 0
+        self.endpoints: dict[int, Endpoint] = {}
+        self._frames = {crash.rank: crash.frames for crash in self.crashes if crash.frames is not None}
+        self._switch = Switch(delay=self._delay)
+        self._ranks: Ranks | None = None
+
+    def __repr__(self) -> str:
+        return f"<Simulation of {self.size} ranks, seed {self.seed}, t={self.now:g} s, {self.steps} steps>"
+
+    @property
+    def sent(self) -> list[Traffic]:
+        """Frames and bytes that each rank has sent, headers included."""
+        return self.network.sent
+
+    def run(self, main: Main) -> list[Any]:
+        """Runs `main(group)` on every rank to the end; once per simulation."""
+        if self._ranks is not None:
+            raise UsageError("a Simulation runs once; make another for another run")
+        loop = SimLoop(self.seed, self._on_deadlock)
+        self._ranks = Ranks(self.size, self.crashes)
+        try:
+            loop.run_until_complete(self._all(self._ranks, main, loop))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            return self._ranks.results()
+        finally:
+            self.now, self.steps = loop.now, loop.steps
+            for endpoint in self.endpoints.values():
+                endpoint.close()
+            loop.close()
+
+    async def _all(self, ranks: Ranks, main: Main, loop: SimLoop) -> None:
+        groups = [self._group(rank, loop) for rank in range(self.size)]  # all have met before anybody runs
+        ranks.start(lambda rank: _within(groups[rank], main))
+        for crash in self.crashes:
+            if crash.at is not None:
+                loop.call_at(crash.at, self._crash, crash.rank)
+            elif crash.frames is not None and crash.frames <= 0:
+                self._crash(crash.rank)
+        await ranks.wait()
+
+    def _group(self, rank: int, loop: SimLoop) -> Group:
+        """The world as `connect` would give it, without the meeting: time begins when everybody has come."""
+        hosts = self.network.hosts
+        assert hosts is not None
+        members = tuple(Member(each, f"host{on}", 10_000 + each, f"host{on}") for each, on in enumerate(hosts))
+        transport = InprocTransport(self._switch, loop)
+        endpoint = self.endpoints[rank] = Endpoint(rank, members, loop, transport, self.settings)
+        scope = endpoint.enter(_WORLD, tuple(range(self.size)), "world")
+
+        async def shut() -> None:
+            endpoint.failure.closing()
+            endpoint.say_bye()
+            endpoint.close()
+
+        return Group(endpoint, scope, self.settings, timeout=self.timeout, shut=shut)
+
+    # -- faults
+
+    def _delay(self, src: int, dst: int, nbytes: int, now: float) -> float:
+        arrival = self.network.delay(src, dst, nbytes, now)
+        if src in self._frames and src != dst:
+            self._frames[src] -= 1
+            if self._frames[src] <= 0:
+                del self._frames[src]
+                self._crash(src)
+        return arrival
+
+    def _crash(self, rank: int) -> None:
+        """Power cut: the program stops where it is, nothing leaves any more, and the others' links end."""
+        assert self._ranks is not None
+        if not self._ranks.tasks[rank].done():
+            self._switch.power_cut(rank)
+            self._ranks.crash(rank)
+
+    def _on_deadlock(self) -> None:
+        ranks = self._ranks
+        if ranks is None or ranks.verdict is not None:
+            return
+        ended = ranks.ended()
+        waits = {
+            rank: [(what.partition(" from ")[0], peer) for what, peer in endpoint.waiting_for()]
+            for rank, endpoint in sorted(self.endpoints.items())
+            if rank not in ended
+        }
+        loop = ranks.tasks[0].get_loop()
+        ranks.stop(DeadlockError(explain(waits, ended, loop.time())))
+
+
+async def _within(group: Group, main: Main) -> Any:
+    async with group:
+        return await main(group)
+
+
+__all__ = ["Main", "Simulation", "run"]
