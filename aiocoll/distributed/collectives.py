@@ -177,10 +177,10 @@ def gather(
     if member is None:
         return None
     try:
-        root = _root_or_default(member, dst, group_dst, bool(gather_list), "gather", "dst")
+        root = _root_or_default(member, dst, group_dst, _is_given(gather_list), "gather", "dst")
         data = input_of(tensor, "gather", member.rank)
         if root != member.rank:
-            if gather_list:
+            if _is_given(gather_list):
                 raise RuntimeUsageError(
                     f"non-empty gather_list can be given only to gather destination: this is rank {member.rank} of "
                     f"the group, dst is rank {root}"
@@ -231,11 +231,11 @@ def scatter(
     if member is None:
         return None
     try:
-        root = _root_or_default(member, src, group_src, bool(scatter_list), "scatter", "src")
+        root = _root_or_default(member, src, group_src, _is_given(scatter_list), "scatter", "src")
         out = Output(tensor, "scatter", member.rank)
         parts: list[Array] | None = None
         if root != member.rank:
-            if scatter_list:
+            if _is_given(scatter_list):
                 raise RuntimeUsageError(
                     f"non-empty can be given only to scatter source: scatter_list on rank {member.rank} of the group, "
                     f"src is rank {root}"
@@ -309,6 +309,11 @@ def _root_or_default(member: SyncGroup, world_rank: Any, group_rank: Any, gave_l
             return member.rank
         return member.ranks.index(0) if 0 in member.ranks else 0
     return root_of(member, world_rank, group_rank, what, name)
+
+
+def _is_given(tensors: Any) -> bool:
+    """An empty list is none, as documented."""
+    return tensors is not None and not (hasattr(tensors, "__len__") and len(tensors) == 0)
 
 
 def _unexpected(kwargs: dict[str, Any]) -> RuntimeUsageError:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from .. import sync
-from ..errors import AiocollError, UsageError
+from ..errors import AiocollError, NotInitializedError, UsageError
 from .arguments import integer, seconds_of
 from .backends import backend_named, is_available, number_of, transport_of
 from .constants import _INITIALIZED_PG
@@ -57,7 +57,7 @@ def init_process_group(
             "destroy_process_group() leaves it"
         )
     chosen = backend_named(backend)
-    options: dict[str, Any] = {"transport": transport_of(chosen), "name": group_name or "world"}
+    options: dict[str, Any] = {"transport": transport_of(chosen), "group_name": group_name}
     size, place = _count(world_size, "world_size"), _count(rank, "rank")
     if store is not None:
         if init_method not in (None, "env://"):
@@ -151,9 +151,12 @@ def new_group(
     if joined.rank not in members:
         return NON_GROUP_MEMBER
     try:
-        handle = ProcessGroup(joined.subgroup(members, group_desc), limit)
+        made = joined.subgroup(members, group_desc)
     except UsageError as error:
         raise documented(error) from error.__cause__
+    if limit is not None:
+        made.timeout = limit
+    handle = ProcessGroup(made)
     STATE.groups[id(handle)] = handle
     return handle
 
@@ -173,7 +176,8 @@ def _clear_group_cache(group: Any = WORLD) -> None:
 
 def _register_stream(stream: Any) -> None:
     """Tells a GPU backend of a CUDA stream; the backends here work on the CPU and take note of nothing."""
-    world()
+    if not STATE.initialized:
+        raise NotInitializedError("torch.distributed needs to be initialized first: call init_process_group()")
     if not hasattr(stream, "cuda_stream"):
         raise TypeUsageError(f"_register_stream: expected a torch.cuda.Stream, got {type(stream).__name__}")
 
@@ -199,7 +203,7 @@ def _url(init_method: Any) -> str:
     return init_method
 
 
-def _members(ranks: Iterable[int] | None, size: int, sort_ranks: bool) -> tuple[int, ...]:
+def _members(ranks: Any, size: int, sort_ranks: bool) -> tuple[int, ...]:
     if ranks is None:
         return tuple(range(size))
     if isinstance(ranks, str) or not isinstance(ranks, Iterable):

@@ -5,6 +5,7 @@ The rule: only count and dtype must agree, so flat views travel; sources and des
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from ..errors import MismatchError
@@ -121,7 +122,7 @@ def _tag(tag: Any, what: str) -> int:
     return number
 
 
-def _receive(member: SyncGroup, g: Any, out: Output, peer: int | None, tag: int) -> Any:
+def _receive(member: SyncGroup, g: Any, out: Output, peer: int | None, tag: int) -> Coroutine[Any, Any, int]:
     """Called where the loop is, so that the receive is posted at once; the coroutine gives the sender's world rank."""
     if peer is None:
         return _from_anyone(g.recv_message(None, tag), out, member)
@@ -144,4 +145,5 @@ async def _from_anyone(arriving: Any, out: Output, member: SyncGroup) -> int:
             "the message is consumed"
         )
     out.take(data)
-    return member.ranks[message.source]
+    source: int = member.ranks[message.source]
+    return source

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import UsageError
+from ..errors import AiocollError, UsageError
 from ..sync import SyncGroup, Work
 from .arguments import seconds_of
 from .refusals import documented
@@ -109,5 +109,9 @@ def _as_documented(error: BaseException | None) -> BaseException | None:
 
 
 def refused(group: SyncGroup, what: str, error: UsageError) -> UsageError:
-    """A refused argument: the call is refused for the peers too, and this is what to raise."""
+    """For a refused argument of a collective: the peers' call is refused too, and this is what to raise here."""
+    try:
+        group.run(lambda g: g.refuse(what, error))
+    except AiocollError:
+        pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
     return documented(error)

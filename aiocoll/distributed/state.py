@@ -18,10 +18,10 @@ NON_GROUP_MEMBER = -100  # the value that today's API gives to those who are not
 class ProcessGroup:
     """What ``new_group()`` returns to a member: opaque but for ``rank()`` and ``size()``."""
 
-    __slots__ = ("__weakref__", "_member", "timeout")
+    __slots__ = ("__weakref__", "_member")
 
-    def __init__(self, member: SyncGroup, timeout: float | None = None) -> None:
-        self._member, self.timeout = member, timeout
+    def __init__(self, member: SyncGroup) -> None:
+        self._member = member
 
     def rank(self) -> int:
         """My rank in this group."""
@@ -51,7 +51,7 @@ class World(ProcessGroup):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.timeout = None
+        pass  # there is nothing to hold: the world is looked up in each call
 
     def member(self) -> SyncGroup:
         return world()

@@ -36,5 +36,5 @@ def connect(init_method: str | None = None, **options: Any) -> SyncGroup:
     except BaseException:
         driver.close()
         raise
-    driver.spin_for(group)
+    driver.serve(group._endpoint, group.local_size)
     return SyncGroup(group, driver)

@@ -14,15 +14,17 @@ import concurrent.futures
 import contextvars
 import os
 import threading
-import types
 import weakref
 from asyncio.events import _get_running_loop, _set_running_loop  # made for those who run loops; we do
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .. import observe
 from ..errors import NotInitializedError, UsageError
 from .work import Work
+
+if TYPE_CHECKING:
+    from ..endpoint import Endpoint
 
 T = TypeVar("T")
 Make = Callable[[], Awaitable[T]]
@@ -46,7 +48,7 @@ class QuietLoop(asyncio.SelectorEventLoop):
 
     def __del__(self) -> None:
         if os.getpid() == self._home:
-            super().__del__()  # type: ignore[misc]  # BaseEventLoop has one, typeshed does not say so
+            super().__del__()
 
 
 class Driver:
@@ -55,8 +57,7 @@ class Driver:
     def __init__(self, name: str) -> None:
         self.name = name
         self.loop = QuietLoop()
-        self.on_move: Callable[[], None] = _nothing
-        """Called once, on the new thread, when the loop moves there."""
+        self._endpoint: Endpoint | None = None
         self._inline = True
         self._turn = threading.Lock()  # whoever holds it is inside the loop; the thread, once there is one, for ever
         self._moving = threading.Lock()
@@ -65,6 +66,15 @@ class Driver:
         self._operations: set[_Operation[Any]] = set()  # a loop holds its tasks only weakly
         self._home = os.getpid()
         _DRIVERS.add(self)
+
+    def serve(self, endpoint: Endpoint, local_size: int) -> None:
+        """Lets the endpoint spin while this driver is inline: a blocked caller has nothing better to do, unless there
+        are more ranks on this host than CPUs, so that spinning would take one from the rank waited for."""
+        self._endpoint = endpoint
+        if self._inline:
+            endpoint.inline = True
+            crowded = local_size > len(os.sched_getaffinity(0))
+            endpoint.spin_seconds = 0.0 if crowded else endpoint.settings.spin_seconds
 
     # ------------------------------------------------------------------------------------------ what callers use
 
@@ -82,7 +92,7 @@ class Driver:
                 return stop.value  # type: ignore[no-any-return]
             finally:
                 _set_running_loop(None)
-            task = loop.create_task(_continued(coroutine, parked_on))
+            task = loop.create_task(_Continued(coroutine, parked_on))
             handed_over = self._turn_the_loop(task)
         finally:
             self._turn.release()
@@ -151,7 +161,8 @@ class Driver:
         loop = self.loop
         task.add_done_callback(_stop_loop)
         try:
-            loop.run_forever()
+            while not task.done() and self._inline:  # a stop may be left over from a call that was interrupted
+                loop.run_forever()
         except BaseException:  # Ctrl-C out of the wait, or out of the coroutine itself
             _abandon(task, loop)
             raise
@@ -171,7 +182,8 @@ class Driver:
             raise
 
     def _serve(self) -> None:
-        self.on_move()
+        if self._endpoint is not None:
+            self._endpoint.inline, self._endpoint.spin_seconds = False, 0.0
         while not self._ending:  # a stop that was meant for the caller's thread may arrive here
             self.loop.run_forever()
         self._wind_up()
@@ -225,7 +237,7 @@ class _Operation(Generic[T]):
         except BaseException as error:
             self._settle(None, error)
         else:
-            self._task = self._driver.loop.create_task(_continued(coroutine, parked_on))
+            self._task = self._driver.loop.create_task(_Continued(coroutine, parked_on))
             self._driver._operations.add(self)
             self._task.add_done_callback(self._finish)
 
@@ -265,7 +277,7 @@ class _Operation(Generic[T]):
 
 
 def _coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
-    return awaitable if type(awaitable) is types.CoroutineType else _awaited(awaitable)
+    return cast(Coroutine[Any, Any, T], awaitable) if hasattr(awaitable, "send") else _awaited(awaitable)
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
@@ -277,24 +289,39 @@ async def _as_task(make: Make[T]) -> T:
     return await make()
 
 
-async def _continued(coroutine: Coroutine[Any, Any, T], parked_on: Any) -> T:
-    return await _resumed(coroutine, parked_on)
+class _Continued(Coroutine[Any, Any, T]):
+    """The rest of a coroutine that was stepped once by hand and waits for `parked_on`, as a Task's coroutine.
 
+    Not an ``async def``: a Task that is cancelled before its first step would close that one unstarted, and the
+    coroutine inside, which has started, would never learn of it.
+    """
 
-@types.coroutine
-def _resumed(coroutine: Coroutine[Any, Any, T], parked_on: Any) -> Generator[Any, Any, T]:
-    """The rest of a coroutine that was stepped once by hand and waits for `parked_on`."""
-    while True:
-        try:
-            sent = yield parked_on
-        except BaseException as error:
-            step, argument = coroutine.throw, error
-        else:
-            step, argument = coroutine.send, sent
-        try:
-            parked_on = step(argument)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+    __slots__ = ("_coroutine", "_parked_on", "_resumed")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], parked_on: Any) -> None:
+        self._coroutine, self._parked_on, self._resumed = coroutine, parked_on, False
+
+    def send(self, value: Any) -> Any:
+        if self._resumed:
+            return self._coroutine.send(value)
+        self._resumed = True
+        return self._parked_on
+
+    def throw(self, *error: Any) -> Any:
+        if not self._resumed:
+            self._resumed = True
+            if self._parked_on is not None and self._parked_on.cancel():  # what a Task does to what it waits for
+                return self._parked_on
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise NotImplementedError("only a Task runs this")
+
+    def __repr__(self) -> str:
+        return f"_Continued({self._coroutine!r})"
 
 
 # ---------------------------------------------------------------------------------------------- ends of a wait
@@ -326,10 +353,6 @@ def _outcome(task: asyncio.Task[T], loop: asyncio.AbstractEventLoop, ended: thre
         ended.wait(_ABANDON_SECONDS_MAX)
         raise
     return task.result()
-
-
-def _nothing() -> None:
-    return None
 
 
 _DRIVERS: weakref.WeakSet[Driver] = weakref.WeakSet()

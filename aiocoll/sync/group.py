@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import AiocollError
 from ..ops import SUM, Op
 from .drivers import Driver
 from .start import Starter
@@ -82,8 +81,12 @@ class SyncGroup:
         """Seconds that a call gets unless it says otherwise."""
         return self._group.timeout
 
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._group.timeout = seconds
+
     @property
-    def broken(self) -> AiocollError | None:
+    def broken(self) -> BaseException | None:
         """What broke this group, or None."""
         return self._group.broken
 

@@ -1,0 +1,24 @@
+"""`joined(rank, size)`: the documented API in process-group mode over a group of which only this rank exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aiocoll.distributed.state import STATE
+from aiocoll.sync import SyncGroup
+from aiocoll.sync.drivers import Driver
+from tests.distributed.fake_group import FakeGroup
+
+
+@pytest.fixture
+def joined() -> Iterator[Callable[..., FakeGroup]]:
+    def join(rank: int = 1, size: int = 3) -> FakeGroup:
+        fake = FakeGroup(rank, size)
+        STATE.join(SyncGroup(fake, Driver("world")), "tcp", 0)  # type: ignore[arg-type]
+        return fake
+
+    yield join
+    if STATE.world is not None:
+        STATE.leave().close()

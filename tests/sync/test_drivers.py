@@ -1,0 +1,302 @@
+"""Drivers: coroutines of one loop, run by blocked callers, by a thread, across interrupts and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from aiocoll.errors import NotInitializedError, UsageError
+from aiocoll.sync.drivers import Driver
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver("w")
+    yield driver
+    driver.close()
+
+
+async def ready(value: int) -> int:
+    return value
+
+
+async def parked(value: int, seconds: float = 0.0) -> int:
+    await asyncio.sleep(seconds)
+    return value
+
+
+def test_a_call_that_does_not_park_never_runs_the_loop(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver.loop, "run_forever", lambda: pytest.fail("the loop ran"))
+    assert driver.run(lambda: ready(3)) == 3
+    monkeypatch.undo()
+
+
+def test_make_runs_with_the_loop_set_and_the_caller_sees_none_afterwards(driver: Driver) -> None:
+    assert driver.run(lambda: ready(id(asyncio.get_running_loop()))) == id(driver.loop)
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+
+
+def test_a_call_that_parks_resumes_with_what_it_waited_for(driver: Driver) -> None:
+    async def twice() -> tuple[int, int]:
+        future = driver.loop.create_future()
+        driver.loop.call_soon(future.set_result, 7)
+        return await future, await parked(8)
+
+    assert driver.run(twice) == (7, 8)
+
+
+def test_errors_pass_through_from_make_from_the_first_step_and_from_later_ones(driver: Driver) -> None:
+    async def early() -> None:
+        raise KeyError("early")
+
+    async def late() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("late")
+
+    def refused() -> asyncio.Future[None]:
+        raise UsageError("refused")
+
+    for make, kind in ((early, KeyError), (late, KeyError), (refused, UsageError)):
+        with pytest.raises(kind):
+            driver.run(make)
+    assert driver.run(lambda: ready(1)) == 1
+
+
+def test_an_awaitable_that_is_no_coroutine_is_awaited(driver: Driver) -> None:
+    def make() -> asyncio.Future[int]:
+        future = driver.loop.create_future()
+        driver.loop.call_soon(future.set_result, 5)
+        return future
+
+    assert driver.run(make) == 5
+
+
+def test_as_task_gives_a_current_task_so_that_asyncio_timeout_works(driver: Driver) -> None:
+    async def timed() -> int:
+        async with asyncio.timeout(10):
+            return await parked(4)
+
+    assert driver.run_as_task(timed) == 4
+
+
+def test_calls_in_a_running_loop_move_the_loop_to_a_thread(driver: Driver) -> None:
+    async def notebook() -> int:
+        return driver.run(lambda: parked(6))
+
+    assert "inline" in repr(driver)
+    assert asyncio.run(notebook()) == 6
+    assert "threaded" in repr(driver)
+    assert driver.run(lambda: parked(7)) == 7
+
+
+def test_a_runtime_error_of_the_call_is_not_taken_for_a_missing_loop(driver: Driver) -> None:
+    async def fails() -> None:
+        raise RuntimeError("no running event loop")
+
+    async def notebook() -> None:
+        driver.run(fails)
+
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.run(notebook())
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_blocking_call_from_inside_the_loop_is_refused_at_once(driver: Driver, threaded: bool) -> None:
+    if threaded:
+        driver.move("test")
+
+    async def nested() -> None:
+        await asyncio.sleep(0)
+        driver.run(lambda: ready(1))
+
+    with pytest.raises(UsageError, match="group 'w' from inside its own event loop.*would deadlock"):
+        driver.run(nested)
+
+    async def begins() -> None:
+        driver.begin(lambda: ready(1), "x")
+
+    with pytest.raises(UsageError, match="would deadlock"):
+        driver.run(begins)
+
+    async def waits() -> None:
+        work.wait()
+
+    if threaded:
+        work = driver.begin(lambda: parked(1, 0.05), "x")
+        with pytest.raises(UsageError, match="would deadlock"):
+            driver.run(waits)
+        work.wait()
+
+
+def test_a_second_thread_gets_in_while_the_first_one_waits(driver: Driver) -> None:
+    """The first waits for what only the second one's call brings about."""
+    gate: list[asyncio.Future[int]] = []
+    inside = threading.Event()
+
+    async def waits() -> int:
+        gate.append(driver.loop.create_future())
+        inside.set()
+        return await gate[0]
+
+    async def opens() -> None:
+        gate[0].set_result(11)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(driver.run, waits)
+        assert inside.wait(10)
+        driver.run(opens)
+        assert first.result(10) == 11
+    assert driver.run(lambda: parked(12)) == 12
+
+
+def test_many_threads_hammer_one_driver(driver: Driver) -> None:
+    def worker(number: int) -> list[int]:
+        makes = [functools.partial(parked if (number + i) % 3 else ready, number * 1000 + i) for i in range(50)]
+        return [driver.run(make) for make in makes]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(worker, range(8)))
+    assert results == [[n * 1000 + i for i in range(50)] for n in range(8)]
+
+
+def test_calls_enter_in_the_order_in_which_they_were_begun(driver: Driver) -> None:
+    order: list[int] = []
+
+    async def note(number: int) -> None:
+        order.append(number)
+        await asyncio.sleep(0)
+
+    works = [driver.begin(lambda number=number: note(number), "note") for number in range(100)]
+    driver.run(lambda: note(100))
+    for work in reversed(works):
+        work.wait()
+    assert order == list(range(101))
+
+
+def test_the_callers_context_reaches_the_call_on_the_thread(driver: Driver) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="lost")
+
+    async def look() -> str:
+        await asyncio.sleep(0)
+        return variable.get()
+
+    variable.set("kept")
+    assert driver.begin(look, "look").result() == "kept"
+    assert driver.run(look) == "kept"
+
+
+# ---------------------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_ctrl_c_ends_a_blocked_call_and_cancels_it(driver: Driver, threaded: bool) -> None:
+    if threaded:
+        driver.move("test")
+    cancelled = threading.Event()
+
+    async def waits() -> None:
+        driver.loop.call_soon(lambda: os.kill(os.getpid(), signal.SIGINT))
+        try:
+            await driver.loop.create_future()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(waits)
+    assert cancelled.is_set()
+    assert time.monotonic() - before < 5
+    assert driver.run(lambda: parked(2)) == 2
+
+
+def test_ctrl_c_in_the_eager_part_comes_out_as_it_is(driver: Driver) -> None:
+    async def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(interrupted)
+    assert driver.run(lambda: parked(2)) == 2
+
+
+def test_ctrl_c_inside_the_parked_coroutine_comes_out_as_it_is(driver: Driver) -> None:
+    async def interrupted() -> None:
+        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(interrupted)
+    assert driver.run(lambda: parked(2)) == 2
+
+
+# ---------------------------------------------------------------------------------------------- fork and the end
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_forked_child_is_refused_by_name_and_harms_nothing(threaded: bool) -> None:
+    driver = Driver("world-7")
+    if threaded:
+        driver.move("test")
+    driver.run(lambda: parked(1))
+    report, say = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork with threads, which is the point here
+        child = os.fork()
+    if child == 0:
+        try:
+            driver.close()  # nothing
+            driver.loop.close()  # nothing
+            try:
+                driver.run(lambda: ready(1))
+            except UsageError as error:
+                os.write(say, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(say)
+    with os.fdopen(report) as file:
+        text = file.read()
+    assert "'world-7'" in text and f"process {os.getpid()}" in text and f"process {child}" in text
+    assert driver.begin(lambda: parked(5), "x").result(10) == 5  # wakes the loop through the descriptor they shared
+    driver.close()
+
+
+def test_closing_runs_the_last_words_cancels_what_is_left_and_is_final() -> None:
+    driver = Driver("w")
+    said: list[str] = []
+
+    async def last_words() -> None:
+        await asyncio.sleep(0)
+        said.append("bye")
+
+    endless = driver.begin(lambda: parked(1, 3600), "endless")
+    driver.close(last_words)
+    driver.close(last_words)
+    assert said == ["bye"] and endless.done()
+    with pytest.raises(concurrent.futures.CancelledError):
+        endless.result()
+    with pytest.raises(NotInitializedError, match="'w' is closed"):
+        driver.run(lambda: ready(1))
+    with pytest.raises(NotInitializedError):
+        driver.begin(lambda: ready(1), "x")
+
+
+def test_closing_inside_a_running_loop() -> None:
+    async def notebook() -> None:
+        driver = Driver("w")
+        driver.close(lambda: parked(1))
+        unused = Driver("u")
+        unused.close()
+
+    asyncio.run(notebook())

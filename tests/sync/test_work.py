@@ -1,0 +1,117 @@
+"""Work: a started operation watched from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from aiocoll.errors import CollectiveTimeoutError, UsageError
+from aiocoll.sync.drivers import Driver
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver("w")
+    yield driver
+    driver.close()
+
+
+class Gate:
+    """An operation that ends when the test says so."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.future = driver, driver.loop.create_future()
+
+    async def wait(self) -> int:
+        return int(await self.future)
+
+    def open(self, value: int) -> None:
+        self.driver.loop.call_soon_threadsafe(self.future.set_result, value)
+
+
+def test_it_progresses_without_wait(driver: Driver) -> None:
+    gate = Gate(driver)
+    work = driver.begin(gate.wait, "gate")
+    assert not work.done() and "running" in repr(work)
+    gate.open(3)
+    limit = time.monotonic() + 10
+    while not work.done():
+        assert time.monotonic() < limit
+    assert work.wait() is True and work.result() == 3 and work.exception() is None and "done" in repr(work)
+
+
+@pytest.mark.parametrize("timeout", [0.01, timedelta(milliseconds=10), 0])
+def test_a_wait_that_is_too_short_leaves_it_running(driver: Driver, timeout: float | timedelta) -> None:
+    gate = Gate(driver)
+    work = driver.begin(gate.wait, "irecv of group 'g'")
+    for wait in (work.wait, work.result, work.exception):
+        with pytest.raises(TimeoutError, match="irecv of group 'g' is still running") as caught:
+            wait(timeout)
+        assert isinstance(caught.value, CollectiveTimeoutError)
+    gate.open(4)
+    assert work.result(10) == 4
+
+
+@pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")])
+def test_a_timeout_that_is_none(driver: Driver, timeout: object) -> None:
+    work = driver.begin(lambda: asyncio.sleep(0), "x")
+    with pytest.raises(UsageError, match="timeout="):
+        work.wait(timeout)  # type: ignore[arg-type]
+
+
+def test_errors_arrive_where_it_is_waited_for(driver: Driver) -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("x")
+
+    work = driver.begin(fails, "fails")
+    assert isinstance(work.exception(), KeyError)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            work.wait()
+
+
+def test_a_timeout_error_of_the_operation_is_not_taken_for_a_short_wait(driver: Driver) -> None:
+    async def fails() -> None:
+        raise CollectiveTimeoutError("late", missing=(2,))
+
+    with pytest.raises(CollectiveTimeoutError) as caught:
+        driver.begin(fails, "fails").wait(60)
+    assert caught.value.missing == (2,)
+
+
+def test_cancel_ends_it(driver: Driver) -> None:
+    gate = Gate(driver)
+    work = driver.begin(gate.wait, "gate")
+    assert work.cancel() is True
+    assert work.done() and gate.future.cancelled() and work.cancel() is False
+    for wait in (work.wait, work.result, work.exception):
+        with pytest.raises(concurrent.futures.CancelledError):
+            wait()
+
+
+def test_cancel_after_the_end_changes_nothing(driver: Driver) -> None:
+    work = driver.begin(lambda: asyncio.sleep(0, 5), "x")
+    work.wait()
+    assert work.cancel() is False and work.result() == 5
+
+
+def test_it_can_be_awaited_from_any_loop_and_an_abandoned_await_leaves_it_running(driver: Driver) -> None:
+    gate = Gate(driver)
+    work = driver.begin(gate.wait, "gate")
+
+    async def elsewhere() -> int:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await work
+        assert not work.done()
+        gate.open(6)
+        return await work
+
+    assert asyncio.run(elsewhere()) == 6
+    assert work.result() == 6
