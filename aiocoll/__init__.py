@@ -45,13 +45,13 @@ from .errors import (
     SerializationError,
     UsageError,
 )
-from .group import Group, Message
-from .ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MEAN, MIN, PROD, SUM, Op, op
-from .world import connect, run
 
 if TYPE_CHECKING:
     from . import distributed, sync
-    from .runner import launch
+    from .group import Group, Message
+    from .ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MEAN, MIN, PROD, SUM, Op, op
+    from .runner.functions import launch
+    from .world import connect, run
 
 __version__ = "0.1.0"
 
@@ -90,10 +90,25 @@ __all__ = [
 ]
 
 
+# Imported when they are asked for: the program ``aiocoll run`` starts ranks before it needs NumPy, and never does.
+_MODULES = ("distributed", "sync", "sim", "store", "testing")
+_HOMES = {
+    "group": ("Group", "Message"),
+    "ops": ("BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MEAN", "MIN", "PROD", "SUM", "Op", "op"),
+    "runner.functions": ("launch",),
+    "world": ("connect", "run"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
 def __getattr__(name: str) -> Any:
-    # What most programs do not need is imported when it is asked for.
-    if name in ("distributed", "sync", "sim", "store", "testing"):
+    if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name == "launch":
-        return importlib.import_module(f"{__name__}.runner").launch
+    if name in _HOME_OF:
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,6 +21,7 @@ from .endpoint import Endpoint, Member
 from .errors import UsageError
 from .group import Group
 from .group.calls import identifier
+from .observe import report
 from .place import Place, detect
 from .rendezvous import Meeting, meet
 from .store.base import Store
@@ -90,6 +91,7 @@ def connect(
     if not isinstance(chosen, Switch) and chosen not in _TRANSPORTS:
         raise UsageError(f"transport={chosen!r} is none of {', '.join(_TRANSPORTS)}")
     place = detect()
+    report.install()
     seconds = settings.timeout if timeout is None else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise UsageError(f"timeout={timeout!r}: seconds above 0 are needed")
@@ -221,7 +223,7 @@ def run(
     if not callable(main):
         raise UsageError(f"run(main) takes an async function of a group, not {main!r}")
     if asyncio._get_running_loop() is not None:
-        raise UsageError("run() cannot be called from a running event loop; use 'async with aiocoll.connect() as group'")
+        raise UsageError("run() cannot be called from a running event loop: use 'async with aiocoll.connect()'")
 
     async def program() -> T:
         async with connect(**connect_arguments) as group:

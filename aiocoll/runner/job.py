@@ -57,7 +57,8 @@ class Attempt:
         """The exit code of whoever ended the job from outside: a signal, the deadline, another runner."""
         self.results: dict[int, bytearray] = {rank: bytearray() for rank in ranks}
         self.host = socket.gethostname()
-        self.on_first_failure: Callable[[], None] = lambda: None
+        self.on_ending: Callable[[], None] = lambda: None
+        """Called when a rank has failed or the job was stopped, before the other ranks are ended."""
         self.logs = dict(logs or {})
         self._lines = {(rank, stream): LineBuffer() for rank in ranks for stream in STREAMS}
         self._tails: dict[int, deque[str]] = {rank: deque(maxlen=TAIL_LINES) for rank in ranks}
@@ -98,8 +99,11 @@ class Attempt:
 
     def stop(self, code: int) -> None:
         """Somebody wants the job to end; again: faster."""
+        if self._over.is_set():
+            return
         if self.stopped is None and not self._asked:
             self.stopped = code
+            self.on_ending()
         self._presses += 1
         if self._presses == 1 and not self._asked:
             self._end([(0.0, signal.SIGINT), (self.grace, signal.SIGKILL)])
@@ -155,7 +159,7 @@ class Attempt:
         self.console.event("exit", rank=ending.rank, pid=ending.pid, code=ending.exit_code, how=decode(ending.code))
         if ending.failed and self.verdict.on_failure == "end" and not self._asked:
             self._settle(CAUSE_WAIT_S if self.verdict.only_consequences else SETTLE_S)
-            self.on_first_failure()
+            self.on_ending()
 
     def on_output(self, rank: int, stream: str, data: bytes) -> None:
         key = rank, stream
@@ -210,8 +214,9 @@ class Attempt:
     def last_words(self) -> list[str]:
         """What is said at the very end: how it was stopped, or the cause."""
         if self.stopped is None:
-            return summary(self.verdict, size=self.size, host=self.host, running=self.running)
-        left = f"; {names(self.running)} could not be ended" if self.running else ""
+            running = self.running if self._over.is_set() else ()
+            return summary(self.verdict, size=self.size, host=self.host, running=running)
+        left = f"; {names(self.running)} could not be ended" if self.running and self._over.is_set() else ""
         why = {124: "the job's --timeout passed", 129: "hangup (HUP)", 130: "interrupted (Ctrl-C)", 143: "terminated (TERM)"}
         return [f"aiocoll: {why.get(self.stopped, 'stopped')}{left}; exit code {self.stopped}"]
 

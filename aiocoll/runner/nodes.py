@@ -57,12 +57,12 @@ class Node:
     def __init__(self, options: Options, server: StoreServer | None, store: TCPStore) -> None:
         self._options, self._server, self._client = options, server, store
         self._store = PrefixStore(store, "runner/")
-        self._me, self._count = options.node_rank, options.nnodes
+        self.rank, self._count = options.node_rank, options.nnodes
         self._tasks: list[asyncio.Task[None]] = []
         self.host = socket.gethostname()
 
     def __repr__(self) -> str:
-        return f"Node({self._me} of {self._count} at {self._options.rdzv})"
+        return f"Node({self.rank} of {self._count} at {self._options.rdzv})"
 
     @classmethod
     async def open(cls, options: Options) -> Node:
@@ -88,11 +88,11 @@ class Node:
         """All runners say how many ranks they start; the ranks are numbered in the order of the nodes."""
         options, at = self._options, f"{restart}/"
         mine = json.dumps([options.ranks, options.nnodes, self.host, os.getpid()]).encode()
-        taken = await self._store.compare_set(f"{at}node/{self._me}", b"", mine)
+        taken = await self._store.compare_set(f"{at}node/{self.rank}", b"", mine)
         if taken != mine:
             _, _, host, pid = json.loads(taken)
-            raise RendezvousError(f"--node-rank {self._me} is taken: the runner with pid {pid} on {host} has it already")
-        if self._me == 0:
+            raise RendezvousError(f"--node-rank {self.rank} is taken: the runner with pid {pid} on {host} has it already")
+        if self.rank == 0:
             host, _ = split_address(options.rdzv)
             await self._store.set(f"{at}master", f"{_bracketed(host)}:{free_port()}".encode())
         keys = [f"{at}node/{node}" for node in range(self._count)]
@@ -114,8 +114,8 @@ class Node:
         return Layout(
             size=sum(counts),
             ranks=options.ranks,
-            first=sum(counts[: self._me]),
-            node_rank=self._me,
+            first=sum(counts[: self.rank]),
+            node_rank=self.rank,
             nnodes=self._count,
             job=job_name(options),
             rdzv=f"tcp://{options.rdzv.removeprefix('tcp://')}",
@@ -140,7 +140,7 @@ class Node:
         try:
             ended(End.decode(await self._store.get(f"{restart}/end", timeout=math.inf)))
         except AiocollError as error:
-            ended(End(1, self._me, (f"aiocoll: the runner of node 0 at {self._options.rdzv} is gone: {error}",), True))
+            ended(End(1, self.rank, (f"aiocoll: the runner of node 0 at {self._options.rdzv} is gone: {error}",), True))
 
     async def _beat(self, ended: Callable[[End], None]) -> None:
         """Shows that we live, and looks whether the others do: a lost host closes no connection."""
@@ -148,7 +148,7 @@ class Node:
         seen: dict[int, tuple[bytes, float]] = {}
         with contextlib.suppress(AiocollError):  # the other task says so
             while True:
-                await self._store.add(f"beat/{self._me}")
+                await self._store.add(f"beat/{self.rank}")
                 for node in range(self._count):
                     beat = b"%d" % await self._store.add(f"beat/{node}", 0)
                     if seen.get(node, (b"",))[0] != beat:
@@ -187,7 +187,7 @@ class Node:
             async with asyncio.timeout(GOODBYE_S):
                 if await self._store.add(f"{restart}/left") == self._count:
                     await self._store.set(f"{restart}/all_left", b"1")
-                if self._me == 0:
+                if self.rank == 0:
                     await self._store.get(f"{restart}/all_left", timeout=GOODBYE_S)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from aiocoll.errors import UsageError
 from aiocoll.runner.plan import usable_cpus
 
 GRACE_S = 30.0
-FAILURE_GRACE_S = 2.0
+FAILURE_GRACE_S = 1.5
 
 _DROPPED = ("--standalone", "--oversubscribe", "--allow-run-as-root", "--tag-output", "-prepend-rank", "-l")
 _DROPPED_WITH_VALUE = ("--monitor-interval", "--start-method", "--role", "--rdzv-conf", "--map-by", "--bind-to")

@@ -67,10 +67,10 @@ def command_line(kind: str, command: tuple[str, ...]) -> list[str]:
     """
     name, *rest = command
     if kind == "module":
-        return [*_python(), "-m", name, *rest]
+        return [*python_command(), "-m", name, *rest]
     if kind == "script":
         if name == "-" or os.path.exists(name):
-            return [*_python(), name, *rest]
+            return [*python_command(), name, *rest]
         if os.sep in name or name.endswith(".py") or shutil.which(name) is None:
             raise UsageError(f"aiocoll run: no such script: {name!r} (in {os.getcwd()}); a module needs -m")
     found = shutil.which(name)
@@ -79,8 +79,8 @@ def command_line(kind: str, command: tuple[str, ...]) -> list[str]:
     return [found, *rest]
 
 
-def _python() -> list[str]:
-    """This interpreter with the options that it was itself started with."""
+def python_command() -> list[str]:
+    """This interpreter, with the options that it was itself started with."""
     flags = ["-" + letter * getattr(sys.flags, name) for name, letter in (("optimize", "O"), ("dont_write_bytecode", "B"),
              ("no_user_site", "s"), ("safe_path", "P"), ("isolated", "I")) if getattr(sys.flags, name)]  # fmt: skip
     flags += [f"-W{option}" for option in sys.warnoptions]

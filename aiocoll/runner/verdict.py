@@ -94,6 +94,8 @@ class Ending:
             return f"could not be started: {os.strerror(self.start_errno)}"
         if self.report is not None and self.code == 1:
             return f"{self.report.name}: {self.report.message}".partition("\n")[0]
+        if self.code == 1 and any(line.startswith("Traceback") for line in self.tail) and self.tail[-1].strip():
+            return _ANSI.sub("", self.tail[-1]).strip()
         return decode(self.code)
 
 
