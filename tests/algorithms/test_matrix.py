@@ -9,8 +9,9 @@ from aiocoll.algorithms import MEASURES, Algorithm, registry
 
 from .cases import CASES, Main
 from .fake import FakeWorld, Outcome
+from .simulated import simulate
 
-SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 24, 32]
+SIZES = [*range(1, 10), *(pytest.param(size, marks=pytest.mark.slow) for size in (13, 16, 24, 32))]
 ALGORITHMS = [each for algorithms in registry().values() for each in algorithms.values()]
 
 
@@ -31,6 +32,16 @@ def test_right_and_as_declared(algorithm: Algorithm, size: int) -> None:
         for seed in range(4 if size <= 9 else 2):
             for call in CASES[algorithm.collective](algorithm, size, count, 1000 * count + 2 * size + seed, fake):
                 check_declared(algorithm, size, call.ran, call.floor, call.ceiling, call.worst)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda each: f"{each.collective}:{each.name}")
+def test_right_and_as_declared_on_real_endpoints(algorithm: Algorithm, size: int) -> None:
+    for count in counts(size):
+        if not algorithm.when(size, count * 8):
+            continue
+        for call in CASES[algorithm.collective](algorithm, size, count, count + size, simulate):
+            check_declared(algorithm, size, call.ran, call.floor, call.ceiling, call.worst)
 
 
 def check_declared(algorithm: Algorithm, size: int, ran: Outcome, floor: int, ceiling: int, exactly: bool) -> None:

@@ -1,0 +1,97 @@
+"""What only long arrays and many ranks reach: windows, segments, lanes and slices, made small enough to test."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aiocoll.algorithms import (
+    Algorithm,
+    all_to_all,
+    bundle,
+    exchange_all,
+    find,
+    gather,
+    pace,
+    pipeline,
+    registry,
+    scatter,
+)
+from aiocoll.algorithms.channel import Parcel
+from aiocoll.errors import WireError
+from aiocoll.ops import SUM
+
+from .cases import AFFINE, CASES, affine_whole
+from .test_matrix import ALGORITHMS, check_declared, fake
+
+IN_WINDOWS = ("all_to_all", "exchange_all", "gather", "scatter")
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (all_to_all, exchange_all, gather, scatter):
+        monkeypatch.setattr(module, "WINDOW", 3)
+    monkeypatch.setattr(pipeline, "SEGMENT_BYTES", 64)
+    monkeypatch.setattr(pipeline, "SEGMENTS_MAX", 7)
+    monkeypatch.setattr(pipeline, "AHEAD", 2)
+    monkeypatch.setattr(pace, "SLICE_BYTES", 100)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 11])
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+def test_many_pieces(algorithm: Algorithm, size: int) -> None:
+    for count in (1, 23, 400, 1001):
+        if not algorithm.when(size, count * 8):
+            continue
+        for seed in range(4):
+            for call in CASES[algorithm.collective](algorithm, size, count, 100 * count + seed, fake):
+                sliced = algorithm.name == "one_shot" or algorithm.collective in IN_WINDOWS  # which costs rounds
+                if not sliced:
+                    check_declared(algorithm, size, call.ran, call.floor, call.ceiling, call.worst)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_slices_are_whole_for_ops_that_want_it() -> None:
+    x = np.zeros(100)
+    assert len(pace.slices(x, SUM)) == len(pace.slices(x, AFFINE)) == len(pace.slices(x)) > 1
+    assert pace.slices(x, affine_whole(100)) == [slice(0, 100)]
+    covered = np.concatenate([np.arange(100)[part] for part in pace.slices(x)])
+    assert covered.tolist() == list(range(100))
+
+
+def parcel(meta: bytes, *data: int) -> Parcel:
+    return Parcel(meta, np.array(data, np.uint8))
+
+
+def test_bundles_come_back() -> None:
+    parcels = [parcel(b"x", 1, 2), None, parcel(b""), parcel(b"longer meta"), parcel(b"", 3)]
+    found = bundle.unpack(np.frombuffer(bundle.pack(parcels), np.uint8), len(parcels))
+    for mine, theirs in zip(found, parcels, strict=True):
+        if theirs is None or mine is None:
+            assert mine is theirs
+        else:
+            assert mine.meta == theirs.meta and mine.data.tolist() == theirs.data.tolist()
+
+
+def test_bad_bundles_are_refused() -> None:
+    packed = bundle.pack([parcel(b"ab", 1, 2, 3), parcel(b"", 4)])
+    for end in range(len(packed)):
+        with pytest.raises(WireError, match="ends at byte"):
+            bundle.unpack(np.frombuffer(packed[:end], np.uint8), 2)
+    with pytest.raises(WireError, match="1 bytes too many"):
+        bundle.unpack(np.frombuffer(packed + b"!", np.uint8), 2)
+    rng = np.random.default_rng(0)
+    for _ in range(500):  # nothing but WireError, and no memory for what is not there
+        noise = rng.integers(0, 256, int(rng.integers(0, 60)), np.uint8)
+        try:
+            bundle.unpack(noise, 2)
+        except WireError:
+            pass
+
+
+def test_registry_tells_what_there_is() -> None:
+    assert find("all_reduce", "ring").idea.startswith("Reduce-scatter, then all-gather")
+    assert repr(find("barrier", "dissemination")) == "<algorithm barrier:dissemination>"
+    assert all(each.idea.endswith(".") or ":" in each.idea for each in ALGORITHMS)
+    assert all(len(names) >= 2 for names in registry().values())
