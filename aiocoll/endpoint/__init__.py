@@ -10,8 +10,9 @@
 The rule: everything here is synchronous and runs in the thread of the loop; a verb waits by parking one future.
 """
 
-from .channel import Channel, Parcel
+from .channel import Channel
 from .core import Endpoint, Member
+from .operations import Parcel
 from .scope import Scope
 
 __all__ = ["Channel", "Endpoint", "Member", "Parcel", "Scope"]

@@ -176,8 +176,10 @@ class Endpoint:
         if not link.ready:
             return
         link.progress()
-        if operation.done or not self.inline or self.spin_seconds <= 0.0:
-            return
+        if self.inline and self.spin_seconds > 0.0 and not operation.done:
+            self._spin(operation, link)
+
+    def _spin(self, operation: Operation, link: Link) -> None:
         clock, pending = time.perf_counter, self.transport.pending
         until = clock() + self.spin_seconds
         while True:

@@ -129,7 +129,7 @@ class Failure:
         self.mismatch(
             scope,
             f"ranks made different calls under one number ({what} of group {scope.label!r}): rank {scope.rank} made "
-            f"[{mine}], rank {scope.index.get(peer)} made [{description_in(meta)}]; every rank must make the same calls "
+            f"[{mine}], rank {scope.index.get(peer)} made [{description_in(meta)}]; every rank makes the same calls "
             "in the same order with the same op, dtype, shape and root, or name them with name=",
         )
 
@@ -149,7 +149,9 @@ class Failure:
 
     # -- breaking
 
-    def break_group(self, scope: Scope, error: AiocollError, *, call: Call | None = None, by: int | None = None) -> None:
+    def break_group(
+        self, scope: Scope, error: AiocollError, *, call: Call | None = None, by: int | None = None
+    ) -> None:
         """Fails everything pending on the group and tells the others; ``call`` is the one that failed, if one did."""
         if scope.broken is not None or scope.closed:
             return
@@ -250,9 +252,9 @@ class Failure:
         member = self.endpoint.members[peer]
         rank = scope.index.get(peer)
         why = reason or self.absent.get(peer, "its connection ended")
-        text = f"rank {rank} of group {scope.label!r} (world rank {peer}, {member.host}, pid {member.pid}) is lost: {why}"
+        who = f"rank {rank} of group {scope.label!r} (world rank {peer}, {member.host}, pid {member.pid})"
         return PeerLostError(
-            f"{text}; here in {operation or scope.last}",
+            f"{who} is lost: {why}; here in {operation or scope.last}",
             rank=rank, world_rank=peer, host=member.host, pid=member.pid, operation=operation,
         )  # fmt: skip
 
@@ -280,9 +282,9 @@ class Failure:
             if receive is not None:
                 self.break_group(receive.call.scope, self.loss(peer, receive.call.scope, receive.call.label))
         for scope in list(self.endpoint.scopes.values()):
-            for receive in [each for each in scope.mailbox.wanted if each.source == peer]:
-                scope.mailbox.wanted.remove(receive)
-                receive.finish(self.loss(peer, scope, receive.describe()))
+            for wanted in [each for each in scope.mailbox.wanted if each.source == peer]:
+                scope.mailbox.wanted.remove(wanted)
+                wanted.finish(self.loss(peer, scope, wanted.describe()))
         for ticket in [ticket for ticket in inbox.offers if ticket[0] == peer]:
             inbox.offers.pop(ticket)[0].finish(ConnectionError(self.absent[peer]))
         for inquiry in list(self.inquiries.values()):
@@ -305,7 +307,7 @@ class Failure:
             scope = operation.scope
             missing = () if operation.source is None else (scope.index[operation.source],)
             text = (
-                f"{operation.describe()} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s: "
+                f"{operation.describe()} on rank {scope.rank} of {scope.label!r} timed out after {elapsed:.1f} s: "
                 "no such message came; the receive is withdrawn and nothing is broken"
             )
             operation.finish(

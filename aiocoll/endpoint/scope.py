@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ..errors import AiocollError
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -32,7 +33,7 @@ class Scope:
         self.named: dict[str, int] = {}
         self.next_call = 0
         self.last = "no call yet"
-        self.broken: BaseException | None = None
+        self.broken: AiocollError | None = None
         self.raised = True
         """Whether the error that broke the group has been raised here in its own class."""
         self.closed = False

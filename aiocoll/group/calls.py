@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from .. import observe
+from ..algorithms import Algorithm
 from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
 from ..endpoint.channel import Call
 from ..endpoint.failure import renewed
 from ..errors import GroupBrokenError, NotInitializedError, SerializationError, UsageError
 from ..ops import Op
-from ..algorithms import Algorithm
 from ..tuning import choose
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Calls:
         except (TypeError, ValueError):
             seconds = math.nan
         if not seconds >= 0:
-            raise UsageError(f"{what} on rank {self._scope.rank}: timeout={timeout!r}, seconds of at least 0 are needed")
+            raise UsageError(f"{what} on rank {self._scope.rank}: timeout={timeout!r}, seconds from 0 up are needed")
         return seconds
 
     def _turn(self, collective: str, name: str | None) -> Turn:
@@ -165,6 +165,16 @@ class Calls:
         return Posted(
             self._carry(turn, seconds, description, body, then), lambda: self._taken_back(turn, description)
         )
+
+    def refuse(self, collective: str, error: UsageError) -> Posted[Any]:
+        """A call that the layer above refuses: it takes its number, the peers' call of that number is refused too, and
+        awaiting it raises ``error``."""
+        turn = self._turn(collective, None)
+
+        def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
+            raise error
+
+        return self._made(turn, None, prepare)
 
     def _taken_back(self, turn: Turn, description: str) -> None:
         scope = self._scope

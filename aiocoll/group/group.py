@@ -176,7 +176,7 @@ class Group(Reductions, Messages):
     async def _let_sends_leave(self) -> None:
         loop = self._endpoint.loop
         until = loop.time() + _LEAVING_SECONDS
-        while any(not send.done for send in self._scope.mailbox.sends) and loop.time() < until:
+        while any(not send.done for send in self._scope.mailbox.sends) and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     def _abandon(self) -> None:
@@ -199,7 +199,8 @@ class Group(Reductions, Messages):
         scope = getattr(self, "_scope", None)
         if scope is None or scope.closed or self._endpoint.closed or os.getpid() != self._pid:
             return
-        warnings.warn(f"{self!r} was never closed; use 'async with' or close()", ResourceWarning, source=self)
+        text = f"{self!r} was never closed; use 'async with' or close()"
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
         self._abandon()
 
 

@@ -1,6 +1,6 @@
 """Point-to-point: send, recv, and the same for objects.
 
-The rule: a message is sent, and a receive is posted, when the method is called, so that order is the order of the calls;
+The rule: a message is sent, and a receive is posted, when the method is called, so that order is the order of calls;
 what is dropped or cancelled before its end is taken back (a receive) or goes on from a copy (a send).
 """
 

@@ -158,8 +158,8 @@ class Movement(Calls):
         came = parse(meta)
         if target is not None and (came.shape != target.shape or came.dtype != native(target.dtype)):
             raise MismatchError(
-                f"{what}: rank {source} gave shape {came.shape} of {came.dtype}, but out on rank {self._scope.rank} has "
-                f"shape {target.shape} of {target.dtype}"
+                f"{what}: rank {source} gave shape {came.shape} of {came.dtype}, but out on rank {self._scope.rank} "
+                f"has shape {target.shape} of {target.dtype}"
             )
         return came
 
@@ -229,7 +229,8 @@ class Movement(Calls):
     async def _shared(self, ch: Channel, packed: Packed, target: Array | None) -> tuple[list[bytes], list[Array]]:
         """Every rank's description and bytes."""
         flags = 0 if target is None else _HAS_OUT
-        heads = [read_blob(blob) for blob in await share(ch, blob_of(packed.meta, packed.data, flags, _INLINE_BYTES_MAX))]
+        blob = blob_of(packed.meta, packed.data, flags, _INLINE_BYTES_MAX)
+        heads = [read_blob(each) for each in await share(ch, blob)]
         if any(head[0] & _HAS_OUT for head in heads):
             _all_equal([head[1] for head in heads], "all_gather with out=")
         return [head[1] for head in heads], await self._blocks_of(ch, packed.data, heads)

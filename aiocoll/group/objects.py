@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithms.channel import Parcel
+from ..algorithms.share import share
 from ..endpoint import Channel
 from ..errors import SerializationError, UsageError
 from ..wire.objects import dumps, loads
 from .calls import Posted
-from .movement import Movement, blob_of, read_blob, share
+from .movement import Movement, blob_of, read_blob
 
 Body = Callable[[Channel], Awaitable[Any]]
 _INLINE_BYTES_MAX = 4096

@@ -229,7 +229,7 @@ class Reductions(Calls):
         return target
 
     def _blocks(self, x: Any, counts: Sequence[int] | None) -> tuple[list[Array], list[tuple[int, ...]]]:
-        """The input of a reduce_scatter as arrays to be laid one after the other, and the shape of each rank's block."""
+        """The input of a reduce_scatter as arrays to lie one after the other, and the shape of each rank's block."""
         rank, size = self._scope.rank, self._scope.size
         if isinstance(x, (list, tuple)) and (counts is None or any(isinstance(part, np.ndarray) for part in x)):
             if len(x) != size or counts is not None:
