@@ -21,8 +21,12 @@ from aiocoll.errors import GroupBrokenError, PeerLostError
 VARIABLE = "AIOCOLL_ERROR_FD"
 TEXT_CHARS_MAX = 24_000  # with its JSON escapes a report still fits a pipe that nobody reads yet
 
+COLLECTIVES = frozenset(
+    "barrier broadcast reduce all_reduce gather all_gather scatter reduce_scatter all_to_all scan exscan "
+    "broadcast_object gather_object all_gather_object scatter_object all_to_all_object send recv".split()
+)
 _CONSEQUENCES = (PeerLostError, GroupBrokenError)
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _installed: int | None = None
 
 
@@ -93,17 +97,24 @@ def is_consequence(error: BaseException) -> bool:
 
 
 def operation_of(error: BaseException) -> str:
-    """The call that the exception came out of, "" if it was none of ours."""
-    for leaf in _leaves(error):
-        for link in _chain(leaf):
-            if named := getattr(link, "operation", ""):
-                return str(named)
-        for link in _chain(leaf):
-            for frame in reversed(traceback.extract_tb(link.__traceback__, limit=-100)):
-                room, file = os.path.split(frame.filename)
-                if room == os.path.join(_PACKAGE, "algorithms") and not file.startswith("_"):
-                    return file.removesuffix(".py")
-    return ""
+    """The call that the exception came out of, "" if it was none of ours.
+
+    Errors of ours know it; of an interrupt, the traceback tells: the innermost frame of ours that runs a call.
+    """
+    links = [link for leaf in _leaves(error) for link in _chain(leaf)]
+    for link in links:
+        if named := getattr(link, "operation", ""):
+            return str(named)
+    found = ""
+    for link in links:
+        for frame, _ in traceback.walk_tb(link.__traceback__):
+            code = frame.f_code
+            if code.co_filename.startswith(_PACKAGE) and code.co_filename != __file__:
+                label = getattr(frame.f_locals.get("call"), "label", None)
+                if isinstance(label, str):
+                    return label
+                found = found or (code.co_name if code.co_name in COLLECTIVES else "")
+    return found
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

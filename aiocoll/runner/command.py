@@ -1,6 +1,7 @@
 """``aiocoll run``: from the command line to the job's exit code.
 
-Rule: ranks are started before anything heavy is imported, and a mistake on the command line is said in one line (exit code 2).
+Rule: ranks are started before anything heavy is imported, and a mistake on the command line is said in one line
+(exit code 2).
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def _run(options: Options, layout: Layout, program: list[str], env: dict[str, st
         shown=lambda rank: options.shown is None or rank in options.shown,
     )
     if options.verbose:
-        console.say(f"aiocoll: job {layout.job}: {options.ranks} ranks here, {env.get(BLAS_VARIABLES[0])} BLAS threads each")
+        threads = env.get(BLAS_VARIABLES[0])
+        console.say(f"aiocoll: job {layout.job}: {options.ranks} ranks here, {threads} BLAS threads each")
     try:
         first = recipe.start_alone(layout) if options.nnodes == 1 else None
         from aiocoll.runner.supervise import supervise

@@ -1,7 +1,7 @@
 """What a person (or a program that reads --json) sees of a job: whole lines, each behind its rank's prefix.
 
-Rule: one thread writes, in the order of the calls, so a slow reader of our output blocks neither the store nor the signals
-of the job; `backlog` tells the readers of the ranks' pipes when to pause, which passes the pressure on to the ranks.
+Rule: one thread writes, in the order of the calls, so a slow reader of our output blocks neither the store nor the
+signals of the job; `full` tells the readers of the ranks' pipes when to pause, which passes the pressure on.
 """
 
 from __future__ import annotations

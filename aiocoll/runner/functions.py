@@ -1,12 +1,13 @@
 """`aiocoll.launch`: runs a function on n ranks, from a script, a test or a notebook.
 
-Rule: the caller's process stays as it was: no fork, no signal handlers, no event loop in its thread; the ranks belong to a
-warden, so they end with the caller, however it ends.
+Rule: the caller's process stays as it was: no fork, no signal handlers, no event loop in its thread. The ranks belong
+to a warden, so they end with the caller, however it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.machinery
 import math
 import os
@@ -171,9 +172,9 @@ def _outcome(supervisor: Supervisor, code: int, options: Options) -> list[Any]:
     returned = {rank: data for rank, data in attempt.results.items() if data[:1] == b"R"}
     missing = [rank for rank in attempt.ranks if rank not in returned]
     if code == TIMEOUT_CODE and attempt.stopped is not None:
-        late = [rank for rank in missing if attempt.results[rank][:1] != b"E"] or missing
+        late = [rank for rank in missing if attempt.results[rank][:1] != b"E"] or missing or attempt.ranks
         raise CollectiveTimeoutError(
-            f"launch: {names(late) if late else 'the ranks'} had not returned after {options.timeout:g} s and were ended",
+            f"launch: {names(late)} had not returned after {options.timeout:g} s and were ended",
             missing=tuple(late),
             operation="launch",
             elapsed=options.timeout,
@@ -185,7 +186,7 @@ def _outcome(supervisor: Supervisor, code: int, options: Options) -> list[Any]:
     results = []
     for rank, data in sorted(returned.items()):
         try:
-            results.append(pickle.loads(memoryview(data)[1:]))
+            results.append(pickle.loads(memoryview(data)[1:]))  # noqa: S301
         except Exception as error:
             raise SerializationError(f"launch: what rank {rank} returned cannot be unpickled here: {error}") from error
     return results
@@ -198,18 +199,14 @@ def _error(rank: int, data: bytearray, how: str, host: str) -> BaseException:
             f"launch: rank {rank} on {host} {how} before the function returned", rank=rank, world_rank=rank, host=host,
             operation="launch",
         )  # fmt: skip
-    pickled, report = pickle.loads(memoryview(data)[1:])
+    pickled, report = pickle.loads(memoryview(data)[1:])  # noqa: S301
     note = f"raised by rank {rank} of aiocoll.launch on {host}:\n{report['traceback']}"
     try:
-        error = pickle.loads(pickled)
+        error: BaseException = pickle.loads(pickled)  # noqa: S301
     except Exception:
-        error = None
-    if not isinstance(error, BaseException):
         error = AiocollError(f"launch: rank {rank} raised {report['class']}: {report['message']}")
     error.add_note(note)
     if not hasattr(error, "rank"):
-        try:
-            error.rank = rank  # type: ignore[attr-defined]
-        except AttributeError:
-            pass
+        with contextlib.suppress(AttributeError):
+            error.rank = rank
     return error

@@ -1,9 +1,9 @@
-"""One runner's part of a job: starts its ranks, shows what they say, ends them all when one fails, starts them again if asked.
+"""One attempt of a job on this host: watches over its ranks, shows what they say, ends them all when one fails.
 
 Rule: policy lives here and in `verdict`; processes are the warden's, words the console's, other runners `nodes`'.
 
     running --first failure--> settling (survivors may say what they were in) --> ending: INT, TERM, KILL --> over
-            --Ctrl-C, TERM, HUP, deadline--> ending: INT, after the grace time KILL; each further signal is a step faster
+            --Ctrl-C, TERM, HUP, deadline--> ending: INT, after the grace time KILL; a second signal: faster
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from aiocoll.errors import AiocollError
 from aiocoll.runner.console import STREAMS, Console
 from aiocoll.runner.lines import LineBuffer
 from aiocoll.runner.processes import Processes
-from aiocoll.runner.verdict import Ending, Report, Verdict, decode, names, summary
+from aiocoll.runner.verdict import Ending, Report, Verdict, decode, names, summary, whereabouts
 
-SETTLE_S = 0.3
+SETTLE_S = 0.5
 """A failing rank's peers notice by themselves; so long they may say what they were in before they are interrupted."""
 CAUSE_WAIT_S = 1.0
 """When only consequences have ended, their cause is about to follow."""
 UNKILLABLE_S = 5.0
 PARTIAL_S = 0.1
 TAIL_LINES, TAIL_CHARS = 60, 2000
+
+WHY = {
+    124: "the job's --timeout passed",
+    129: "hangup (HUP)",
+    130: "interrupted (Ctrl-C)",
+    143: "terminated (TERM)",
+}
 
 Step = tuple[float, signal.Signals]
 
@@ -78,7 +85,7 @@ class Attempt:
         return [rank for rank in self.ranks if rank not in self.verdict.endings]
 
     async def run(self) -> None:
-        """Returns when every rank has ended (or cannot be ended) and all that it said has been handed to the console."""
+        """Returns when every rank has ended (or cannot be ended) and the console has all that it said."""
         self._loop = asyncio.get_running_loop()
         self.console.on_low = lambda: self._from_thread(lambda: self.processes.pause(False))
         self.console.on_dead = lambda stream: self._from_thread(lambda: self.processes.stop_reading(stream))
@@ -202,7 +209,8 @@ class Attempt:
     def on_done(self, complete: bool) -> None:
         if not complete:  # somebody killed the warden; the kernel has killed the ranks then
             for rank in self.running:
-                self._ended(Ending(rank, -signal.SIGKILL, self._loop.time(), self._pids.get(rank, 0), asked=self._asked))
+                pid = self._pids.get(rank, 0)
+                self._ended(Ending(rank, -signal.SIGKILL, self._loop.time(), pid, asked=self._asked))
         self._over.set()
 
     # -- afterwards ---------------------------------------------------------------------------------------------------
@@ -216,9 +224,10 @@ class Attempt:
         if self.stopped is None:
             running = self.running if self._over.is_set() else ()
             return summary(self.verdict, size=self.size, host=self.host, running=running)
-        left = f"; {names(self.running)} could not be ended" if self.running and self._over.is_set() else ""
-        why = {124: "the job's --timeout passed", 129: "hangup (HUP)", 130: "interrupted (Ctrl-C)", 143: "terminated (TERM)"}
-        return [f"aiocoll: {why.get(self.stopped, 'stopped')}{left}; exit code {self.stopped}"]
+        lines = [f"aiocoll: {line}" for line in whereabouts(self.verdict)] if self.size > 1 else []
+        if self.running and self._over.is_set():
+            lines.append(f"aiocoll: {names(self.running)} could not be ended")
+        return [*lines, f"aiocoll: {WHY.get(self.stopped, 'stopped')}; exit code {self.stopped}"]
 
 
 def _text(line: bytes) -> str:
@@ -278,8 +287,9 @@ def open_logs(directory: str, ranks: Sequence[int], restart: int) -> dict[tuple[
     """r0.stdout.log and so on; a restart writes on where the attempt before it ended."""
     try:
         os.makedirs(directory, exist_ok=True)
+        mode = "ab" if restart else "wb"
         return {
-            (rank, stream): open(os.path.join(directory, f"r{rank}.{stream}.log"), "ab" if restart else "wb", buffering=0)
+            (rank, stream): open(os.path.join(directory, f"r{rank}.{stream}.log"), mode, buffering=0)
             for rank in ranks
             for stream in STREAMS
         }

@@ -1,7 +1,7 @@
 """Cuts a rank's output into whole lines; no files, no clock.
 
-Rule: no byte is lost, whatever arrives and however it is split: bytes are never decoded here, and what no newline ends is
-given out by `flush`.
+Rule: no byte is lost, whatever arrives and however it is split: bytes are never decoded here, and what no newline ends
+is given out by `flush`.
 """
 
 from __future__ import annotations

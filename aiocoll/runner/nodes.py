@@ -1,6 +1,6 @@
 """Several runners, one job: they meet in the store that node 0 serves, agree on the ranks, and end together.
 
-Rule: the first who writes the ``end`` of an attempt decides for all; nobody waits for a runner that cannot answer any more.
+Rule: the first who writes the ``end`` of an attempt decides for all; nobody waits for a runner that cannot answer.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Node:
         taken = await self._store.compare_set(f"{at}node/{self.rank}", b"", mine)
         if taken != mine:
             _, _, host, pid = json.loads(taken)
-            raise RendezvousError(f"--node-rank {self.rank} is taken: the runner with pid {pid} on {host} has it already")
+            raise RendezvousError(f"--node-rank {self.rank} is taken: the runner with pid {pid} on {host} has it")
         if self.rank == 0:
             host, _ = split_address(options.rdzv)
             await self._store.set(f"{at}master", f"{_bracketed(host)}:{free_port()}".encode())
@@ -108,7 +108,8 @@ class Node:
         for node, (_, nnodes, host, pid) in enumerate(nodes):
             if nnodes != self._count:
                 raise RendezvousError(
-                    f"--nnodes {self._count} here, but {nnodes} at node {node} (pid {pid} on {host}): all runners need the same"
+                    f"--nnodes {self._count} here, but {nnodes} at node {node} (pid {pid} on {host}): "
+                    "all runners need the same"
                 )
         counts = [node[0] for node in nodes]
         return Layout(
@@ -134,7 +135,10 @@ class Node:
                 called = True
                 ended(end)
 
-        self._tasks = [asyncio.ensure_future(self._wait_for_end(restart, once)), asyncio.ensure_future(self._beat(once))]
+        self._tasks = [
+            asyncio.ensure_future(self._wait_for_end(restart, once)),
+            asyncio.ensure_future(self._beat(once)),
+        ]
 
     async def _wait_for_end(self, restart: int, ended: Callable[[End], None]) -> None:
         try:

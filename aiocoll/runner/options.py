@@ -111,19 +111,22 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(*_spellings("--no-python"), action="store_true", help="the program is an executable")
     what.add_argument("-n", *_spellings("-np", "--np", "--ranks-per-node", "--nproc-per-node"), dest="ranks",
                       metavar="N", help="ranks on this host, or auto: one per usable CPU (default 1)")
-    what.add_argument("-x", "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for the ranks")
+    what.add_argument("-x", "--env", action="append", default=[], metavar="NAME[=VALUE]",
+                      help="a variable for the ranks")
     what.add_argument("-genv", "-env", dest="mpich_env", nargs=2, action="append", default=[], help=argparse.SUPPRESS)
     what.add_argument("-C", "--chdir", "-wdir", "--wdir", "--wd", metavar="DIR", help="the ranks' working directory")
     what.add_argument("--stdin", metavar="RANK|none", help="who reads our standard input (default: rank 0)")
 
     several = made.add_argument_group("several hosts: one runner on each")
     several.add_argument("--nnodes", metavar="N", help="number of runners")
-    several.add_argument(*_spellings("--node-rank"), metavar="I", help="which of them this one is; 0 serves the store")
+    several.add_argument(*_spellings("--node-rank"), metavar="I",
+                         help="which of them this one is; 0 serves the store")
     several.add_argument("--rdzv", *_spellings("--rdzv-endpoint"), metavar="HOST:PORT", help="where the runners meet")
     several.add_argument(*_spellings("--job-id", "--rdzv-id"), dest="job", metavar="NAME", help="name of the job")
     several.add_argument(*_spellings("--secret-file"), metavar="FILE",
                          help="the runners' common secret (or AIOCOLL_SECRET); needed beyond loopback")
-    several.add_argument(*_spellings("--local-addr"), metavar="ADDR", help="the address that the ranks here tell others")
+    several.add_argument(*_spellings("--local-addr"), metavar="ADDR",
+                         help="the address that the ranks here tell others")
     for name in ("--master-addr", "--master-port", "--rdzv-backend"):
         several.add_argument(*_spellings(name), help=argparse.SUPPRESS)
 
@@ -139,7 +142,8 @@ def parser() -> argparse.ArgumentParser:
     shown = made.add_argument_group("what is shown")
     shown.add_argument("--ranks", *_spellings("--local-ranks-filter"), dest="shown", metavar="0,2-3",
                        help="whose output to show")
-    shown.add_argument(*_spellings("--log-dir"), metavar="DIR", help="also write r0.stdout.log, r0.stderr.log, ... there")
+    shown.add_argument(*_spellings("--log-dir"), metavar="DIR",
+                       help="also write r0.stdout.log, r0.stderr.log, ... there")
     shown.add_argument("-r", "--redirects", metavar="3", help=argparse.SUPPRESS)
     shown.add_argument("-t", "--tee", metavar="3", help=argparse.SUPPRESS)
     shown.add_argument(*_spellings("--dry-run"), action="store_true", help="print what would be started, start nothing")
@@ -227,7 +231,7 @@ def _nodes(text: str | None) -> int:
     if text is not None and ":" in text:
         least, _, most = text.partition(":")
         if least != most:
-            raise UsageError(f"aiocoll run: --nnodes {text}: an elastic number of nodes is not supported: give one number")
+            raise UsageError(f"aiocoll run: --nnodes {text}: an elastic number of nodes is not supported: give one")
         text = least
     return _whole("--nnodes", text, 1, least=1)
 
@@ -271,7 +275,7 @@ def _stdin(text: str | None) -> int | None:
 def _meeting(given: argparse.Namespace, nnodes: int) -> tuple[str, str]:
     """(where runners meet, MASTER_ADDR:PORT that the user wants)."""
     if given.rdzv_backend not in (None, "static", "c10d"):
-        raise UsageError(f"aiocoll run: --rdzv-backend {given.rdzv_backend} is not supported: the runners of --nnodes meet at --rdzv")
+        raise UsageError(f"aiocoll run: --rdzv-backend {given.rdzv_backend} is not supported: runners meet at --rdzv")
     master = ""
     if given.master_addr is not None or given.master_port is not None:
         port = _whole("--master-port", given.master_port, 29500, least=1)
@@ -281,7 +285,7 @@ def _meeting(given: argparse.Namespace, nnodes: int) -> tuple[str, str]:
         return "", master
     rdzv, master = rdzv or master, ""
     if not rdzv:
-        raise UsageError(f"aiocoll run: --nnodes {nnodes} needs --rdzv HOST:PORT, the same for every runner: where node 0 serves")
+        raise UsageError(f"aiocoll run: --nnodes {nnodes} needs --rdzv HOST:PORT: where node 0 serves the store")
     split_address(rdzv)
     return rdzv, master
 

@@ -1,4 +1,4 @@
-"""What each rank is started with: its command line and its environment, out of the options and the place of this runner.
+"""What each rank is started with: its command line and its environment.
 
 Rule: a pure description. `describe` prints it without starting anything, and no secret is in it.
 """
@@ -75,14 +75,14 @@ def command_line(kind: str, command: tuple[str, ...]) -> list[str]:
             raise UsageError(f"aiocoll run: no such script: {name!r} (in {os.getcwd()}); a module needs -m")
     found = shutil.which(name)
     if found is None:
-        raise UsageError(f"aiocoll run: no such program: {name!r} (neither a file that may be executed nor on the PATH)")
+        raise UsageError(f"aiocoll run: no such program: {name!r} (no executable file, and not on the PATH)")
     return [found, *rest]
 
 
 def python_command() -> list[str]:
     """This interpreter, with the options that it was itself started with."""
-    flags = ["-" + letter * getattr(sys.flags, name) for name, letter in (("optimize", "O"), ("dont_write_bytecode", "B"),
-             ("no_user_site", "s"), ("safe_path", "P"), ("isolated", "I")) if getattr(sys.flags, name)]  # fmt: skip
+    letters = {"optimize": "O", "dont_write_bytecode": "B", "no_user_site": "s", "safe_path": "P", "isolated": "I"}
+    flags = ["-" + letter * getattr(sys.flags, name) for name, letter in letters.items() if getattr(sys.flags, name)]
     flags += [f"-W{option}" for option in sys.warnoptions]
     flags += [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
     return [sys.executable, *flags]
@@ -121,10 +121,11 @@ def rank_environment(layout: Layout, local_rank: int) -> dict[str, str]:
 
 
 def describe(layout: Layout, argv: list[str], env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, object]:
-    """The plan for people and programs: only variables that differ from ours are named, and no secret is there to show."""
+    """The plan for people and programs: only variables that differ from ours are named, and no secret is shown."""
     ranks = []
     for local_rank in range(layout.ranks):
-        whole = {**env, **rank_environment(layout, local_rank), "AIOCOLL_SECRET_FD": "<redacted>", "AIOCOLL_ERROR_FD": "<pipe>"}
+        whole = {**env, **rank_environment(layout, local_rank)}
+        whole.update(AIOCOLL_SECRET_FD="<redacted>", AIOCOLL_ERROR_FD="<pipe>")  # noqa: S106
         changed = {name: _shown(name, value) for name, value in sorted(whole.items()) if environ.get(name) != value}
         ranks.append({"rank": layout.first + local_rank, "argv": argv, "env": changed})
     return {"job": layout.job, "world_size": layout.size, "nnodes": layout.nnodes, "node_rank": layout.node_rank,

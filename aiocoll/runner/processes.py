@@ -1,7 +1,7 @@
 """The runner's end of its ranks: pipes for what they say, and the warden that owns the processes.
 
-Rule: mechanism only. `Processes.start` needs no event loop (so ranks start before asyncio is even imported); `watch` then
-turns everything that happens into calls of one `Listener`, and decides nothing.
+Rule: mechanism only. `Processes.start` needs no event loop (so ranks start before asyncio is even imported); `watch`
+then turns everything that happens into calls of one `Listener`, and decides nothing.
 """
 
 from __future__ import annotations

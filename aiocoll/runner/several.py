@@ -18,7 +18,7 @@ from aiocoll.runner.supervise import Supervisor
 T = TypeVar("T")
 
 STOPPED = (124, 129, 130, 143)
-"""Exit codes of a job that somebody (a deadline, a signal to one runner) wanted to end: the ranks have the grace time."""
+"""Exit codes of a job that a deadline or a signal to one runner ended: all ranks have the grace time."""
 
 
 async def among_others(supervisor: Supervisor, signals: Signals) -> tuple[int, list[str]]:

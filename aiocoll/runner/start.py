@@ -1,4 +1,4 @@
-"""Starts the ranks of one attempt on this host, before any event loop exists: a socket for the store, then the processes.
+"""Starts the ranks of one attempt on this host, before any event loop exists.
 
 Rule: imports nothing heavy; asyncio and the store are loaded while the ranks already start.
 """
@@ -62,7 +62,7 @@ class Recipe:
         return started
 
     def start_alone(self, layout: Layout) -> Started:
-        """On one host: a fresh secret, a fresh port for the store, which we keep, and one for MASTER_PORT, which we do not."""
+        """On one host: a fresh secret, a port for the store, which we keep, one for MASTER_PORT, which we do not."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.bind(("127.0.0.1", 0))

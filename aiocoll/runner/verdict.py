@@ -145,28 +145,31 @@ class Verdict:
 def _by_us(ending: Ending) -> bool:
     """Whether an ending after the runner's signals is what those signals do."""
     ended_by = (-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL)
-    interrupted = ending.report is not None and ending.report.name in ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
+    name = ending.report.name if ending.report is not None else ""
+    interrupted = name in ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
     # An exception from before the signals, or one that has nothing to do with them, may still be the cause.
     return ending.code in ended_by or ending.report is None or interrupted
 
 
-def decode(code: int) -> str:
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: "; if nobody did that, the kernel ran out of memory: see dmesg",
+    signal.SIGSEGV: ": segmentation fault",
+    signal.SIGABRT: ": abort",
+    signal.SIGBUS: ": bus error; is /dev/shm or the disk full?",
+    signal.SIGILL: ": illegal instruction",
+    signal.SIGFPE: ": arithmetic error",
+}
+
+
+def decode(code: int, *, hint: bool = False) -> str:
     """What an exit code or a signal number says."""
     if code >= 0:
         return f"exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
-        name = f"signal {-code}"
-    hints = {
-        signal.SIGKILL: "; if nobody did that, the kernel ran out of memory: see dmesg",
-        signal.SIGSEGV: ": segmentation fault",
-        signal.SIGABRT: ": abort",
-        signal.SIGBUS: ": bus error; is /dev/shm or the disk full?",
-        signal.SIGILL: ": illegal instruction",
-        signal.SIGFPE: ": arithmetic error",
-    }
-    return f"was killed by signal {-code} ({name}{hints.get(-code, '')})"
+        name = "unnamed"
+    return f"was killed by signal {-code} ({name}{_HINTS.get(-code, '') if hint else ''})"
 
 
 def names(ranks: Iterable[int]) -> str:
@@ -182,8 +185,9 @@ def traceback_of(ending: Ending) -> list[str]:
     if ending.report is not None and ending.code in (1, -signal.SIGINT, 130):
         return ending.report.traceback.rstrip("\n").split("\n")
     tail = [_ANSI.sub("", line) for line in ending.tail]
+    beginnings = ("Traceback (most recent call last)", "Fatal Python error", "  + Exception Group Traceback")
     for start, line in enumerate(tail):
-        if line.startswith(("Traceback (most recent call last)", "Fatal Python error", "  + Exception Group Traceback")):
+        if line.startswith(beginnings):
             return tail[start:]
     return tail[-10:]
 
@@ -199,14 +203,24 @@ def summary(verdict: Verdict, *, size: int, host: str, running: Iterable[int] = 
         lines.append(f"aiocoll: {names([cause.rank])} (pid {cause.pid} on {host}) failed first: {cause.error()}")
         lines += [f"aiocoll: {line}" for line in _others(verdict, cause, running)]
     shown = traceback_of(cause)
-    traced = any(line.startswith(("Traceback", "  + Exception Group Traceback")) for line in shown)
-    if size > 1 or cause.code < 0:
-        lines += [prefix + line for line in shown] if size > 1 else []
-        if cause.code < 0 or not traced or cause.code != 1:
-            lines.append(f"aiocoll: rank {cause.rank} {cause.error()}; exit code {cause.exit_code}")
-    elif cause.start_errno == errno.ENOEXEC:
-        lines.append("aiocoll: not an executable file; a Python script needs no --no-python")
+    if size > 1:
+        lines += [prefix + line for line in shown]
+    if cause.code < 0:
+        lines.append(f"aiocoll: rank {cause.rank} {decode(cause.code, hint=True)}; exit code {cause.exit_code}")
+    elif cause.start_errno or (size > 1 and not (cause.code == 1 and any("Traceback (most" in line for line in shown))):
+        script = "; a Python script needs no --no-python" if cause.start_errno == errno.ENOEXEC else ""
+        lines.append(f"aiocoll: rank {cause.rank} {cause.error()}{script}")
     return lines
+
+
+def whereabouts(verdict: Verdict) -> list[str]:
+    """In which calls the ranks were when they were interrupted, as far as they said."""
+    places: dict[str, list[int]] = {}
+    for ending in verdict.endings.values():
+        if ending.report is not None and ending.report.operation:
+            places.setdefault(ending.report.operation, []).append(ending.rank)
+    ordered = sorted(places.items(), key=lambda item: item[1])
+    return [f"{names(ranks)} {'was' if len(ranks) == 1 else 'were'} in {operation}" for operation, ranks in ordered]
 
 
 def _others(verdict: Verdict, cause: Ending, running: Iterable[int]) -> list[str]:

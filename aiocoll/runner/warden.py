@@ -1,18 +1,19 @@
-"""The parent of one runner's ranks: starts them, reports their ends, and leaves no process behind, whatever happens to the runner.
+"""The parent of one runner's ranks: starts them, reports their ends, and leaves no process behind.
 
 Rule: this file runs as a program of its own (``python -I -S``), so it imports a handful of small standard modules and
 nothing of aiocoll. It decides nothing but the end of orphans: policy lives in the runner.
 
 It stands between runner and ranks because only a parent can promise what follows:
 
-* as a *subreaper* it inherits every orphan below it, so a descendant that calls setsid() or daemonizes is still found;
-* it lives in a session of its own, so neither Ctrl-C nor a KILL of the runner's process group reaches it; the end of its
-  control socket tells it that the runner is gone, and then it interrupts the ranks, kills them, and sweeps;
-* should the warden itself be killed, each rank holds the read end of a pipe that the kernel watches (``F_SETSIG``): when
-  the write end vanishes, the kernel kills that rank's process group. No thread, no polling, no help from the rank.
+* as a *subreaper* it inherits every orphan below it, so a descendant that daemonizes is still found;
+* it lives in a session of its own, so neither Ctrl-C nor a KILL of the runner's process group reaches it; the end of
+  its control socket tells it that the runner is gone, and then it interrupts the ranks, kills them, and sweeps;
+* should the warden itself be killed, each rank holds the read end of a pipe that the kernel watches (``F_SETSIG``):
+  when the write end vanishes, the kernel kills that rank's process group. No thread, no polling, no help from the rank.
 
 Control socket, runner to warden: one plan (see `encode_plan`), then lines ``signal NUMBER group|leader RANK,RANK``.
-Warden to runner, lines: ``started RANK PID``, ``failed RANK ERRNO``, ``exit RANK STATUS MONOTONIC``, ``stuck PID,PID``, ``done``.
+Warden to runner, lines: ``started RANK PID``, ``failed RANK ERRNO``, ``exit RANK STATUS MONOTONIC``, ``stuck PID,PID``,
+``done``.
 """
 
 from __future__ import annotations
@@ -152,6 +153,10 @@ class Warden:
             except OSError:
                 self.orphaned()
 
+    @property
+    def listening(self) -> bool:
+        return self.runner_gone is None
+
     # -- starting ---------------------------------------------------------------------------------------------------
 
     def read_plan(self) -> list[Spawn]:
@@ -175,8 +180,9 @@ class Warden:
             actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*spawn.keep, life)]
             try:
                 pid = os.posix_spawnp(
-                    spawn.argv[0], spawn.argv, spawn.env, file_actions=actions, setsid=True, setsigmask=[], setsigdef=reset
-                )
+                    spawn.argv[0], spawn.argv, spawn.env,
+                    file_actions=actions, setsid=True, setsigmask=[], setsigdef=reset,
+                )  # fmt: skip
             except OSError as error:
                 self.say(f"failed {spawn.rank} {error.errno or errno.EIO}")
                 continue
@@ -294,9 +300,9 @@ class Warden:
             if woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
-            if self.control in ready and self.runner_gone is None:
+            if self.control in ready and self.listening:
                 self.hear()
-                if self.runner_gone is not None:
+                if not self.listening:
                     poll.unregister(self.control)
         self.say("done")
 

@@ -1,6 +1,7 @@
 """The rank's end of `aiocoll.launch`: fetches the function, joins the world, runs it, hands back what it gives.
 
-Rule: pickles come through descriptors that the caller's own process has opened for its own code, from nowhere else. What the function raises is handed to the caller and printed nowhere; the exit code is 0 only if it returned.
+Rule: pickles come through descriptors that the caller's own process has opened for its own code, from nowhere else.
+What the function raises is handed to the caller and printed nowhere; the exit code is 0 only if it returned.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ def main() -> None:
     except SystemExit:
         raise
     except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error.__traceback__ = trace or error.__traceback__  # it begins in the caller's code
         report.send_to_runner(error)
         _write(results, RAISED + pickle.dumps((_pickled(error), report.describe(error))))
         _flush()
