@@ -93,6 +93,9 @@ class Operation:
         if not self.done:
             endpoint = self.endpoint
             endpoint.hurry(self)
+            call: Call | None = getattr(self, "call", None)
+            if call is not None and call.error is not None:  # it failed before anybody slept on this operation
+                self.finish(call.error)
             if not self.done:
                 self.waiter = endpoint.loop.create_future()
                 endpoint.park(self)

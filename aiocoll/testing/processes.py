@@ -220,7 +220,8 @@ async def _as_rank(
 
     store = await TCPStore.connect(*address, secret=_SECRET, job="test", timeout=_GRACE_SECONDS)
     try:
-        async with aiocoll.connect(**{"store": store, "rank": rank, "size": size} | connect) as group:
+        where: dict[str, Any] = {"store": store, "rank": rank, "size": size} | connect
+        async with aiocoll.connect(**where) as group:
             return await main(group)
     finally:
         await store.close()

@@ -1,4 +1,4 @@
-"""`run`: one spelling for a program on n ranks, whatever carries it: simulated, in one loop, over sockets, in processes.
+"""`run`: one spelling for a program on n ranks, simulated, in one loop, over sockets or in processes.
 
 Rule: a test that is written once runs on every fabric, and its failure says how to run it again.
 """
@@ -77,8 +77,8 @@ async def _run_here(
     groups: dict[int, Group] = {}
 
     async def one(rank: int) -> Any:
-        where = {"store": store, "rank": rank, "size": size, "transport": fabric}
-        async with aiocoll.connect(**where | connect) as group:
+        where: dict[str, Any] = {"store": store, "rank": rank, "size": size, "transport": fabric} | connect
+        async with aiocoll.connect(**where) as group:
             groups[rank] = group
             return await main(group)
 

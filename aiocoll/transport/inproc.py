@@ -173,7 +173,16 @@ class InprocTransport:
         if link is None:
             assert self._owner is not None
             link = self.made[peer] = InprocLink(self, peer, self._owner.sink(peer))
+            self._meet(peer)
         return link
+
+    def _meet(self, peer: int) -> None:
+        """Connecting concerns both sides: the peer has a link to me from now on, or I hear that nobody is there."""
+        target = self.switch.ports.get(peer)
+        if peer in self.switch.down or (target is None and peer in self.switch.ended):
+            self.loop.call_soon(self.owner_lost, peer)
+        elif target is not None and target._owner is not None:
+            target.made.setdefault(self.rank, InprocLink(target, self.rank, target._owner.sink(self.rank)))
 
     def links(self) -> list[Link]:
         return list(self.made.values())
