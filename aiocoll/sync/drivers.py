@@ -105,23 +105,28 @@ class Driver:
     def begin(self, make: Make[T], name: str) -> Work[T]:
         """Starts ``make()`` on the loop's thread and returns at once."""
         self.refuse_if_unusable()
-        self.move(f"{name} was started")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # nobody but the operation itself ends it
         operation = _Operation(self, make, future, name)
-        self.loop.call_soon_threadsafe(operation.start, context=contextvars.copy_context())
+        with self._moving:  # so that it is on the loop before its end, or not at all
+            self.refuse_if_unusable()
+            self._move(f"{name} was started")
+            self.loop.call_soon_threadsafe(operation.start, context=contextvars.copy_context())
         return Work(future, operation)
 
     def move(self, reason: str) -> None:
         """Gives the loop a thread of its own; nothing when it has one."""
         with self._moving:
-            if self._thread is not None or self._ending:
-                return
-            self._inline = False
-            self.loop.call_soon_threadsafe(self.loop.stop)  # whoever is inside comes out and waits
-            self._turn.acquire()
-            self._thread = threading.Thread(target=self._serve, name=f"aiocoll-{self.name}", daemon=True)
-            self._thread.start()
+            self._move(reason)
+
+    def _move(self, reason: str) -> None:
+        if self._thread is not None or self._ending:
+            return
+        self._inline = False
+        self.loop.call_soon_threadsafe(self.loop.stop)  # whoever is inside comes out and waits
+        self._turn.acquire()
+        self._thread = threading.Thread(target=self._serve, name=f"aiocoll-{self.name}", daemon=True)
+        self._thread.start()
         observe.emit("driver", mode="threaded", world=self.name, reason=reason)
 
     @property
@@ -202,6 +207,8 @@ class Driver:
 
     def _wind_up(self) -> None:
         loop = self.loop
+        loop.call_soon(loop.stop)
+        loop.run_forever()  # what was begun in the last moment becomes a task
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
@@ -319,6 +326,10 @@ class _Continued(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         raise NotImplementedError("only a Task runs this")
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self._coroutine, "__name__", type(self._coroutine).__name__)
 
     def __repr__(self) -> str:
         return f"_Continued({self._coroutine!r})"

@@ -300,3 +300,12 @@ def test_closing_inside_a_running_loop() -> None:
         unused.close()
 
     asyncio.run(notebook())
+
+
+def test_what_is_begun_in_the_last_moment_ends_too() -> None:
+    for _ in range(50):
+        driver = Driver("w")
+        work = driver.begin(lambda: parked(1, 3600), "last")
+        driver.close()
+        with pytest.raises(concurrent.futures.CancelledError):
+            work.result(10)
