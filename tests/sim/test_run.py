@@ -122,9 +122,12 @@ def test_timeouts_pass_in_simulated_time() -> None:
         if group.rank == 0:
             with pytest.raises(errors.CollectiveTimeoutError):
                 await group.recv(1, timeout=86_400.0)
+            await group.send(1.0, 1)
+        else:
+            await group.recv(0)
         return asyncio.get_running_loop().time()
 
-    assert run(2, main) == [86_400.0, 0.0]
+    assert run(2, main, latency=1.0) == [86_400.0, 86_401.0]
 
 
 def test_the_first_failure_is_raised_with_its_rank_and_the_others_fates() -> None:
@@ -148,9 +151,8 @@ async def many_calls(group: Group) -> str:
             await group.broadcast(x if group.rank == step else None, root=step)
             await group.barrier()
     except errors.PeerLostError as error:
+        await asyncio.sleep(1)  # who leaves at once is missed by the others too
         return f"lost {error.rank}"
-    except errors.GroupBrokenError:
-        return "broken"
     return "through"
 
 
@@ -163,8 +165,7 @@ def test_a_crash_at_any_frame_ends_every_survivor(size: int) -> None:
             outcome = run(size, many_calls, seed=frames, latency=1e-3, crash=Crash(victim, frames=frames))
             assert outcome[victim] is CRASHED
             survivors = outcome[:victim] + outcome[victim + 1 :]
-            assert set(survivors) <= {f"lost {victim}", "broken", "through"}
-            assert f"lost {victim}" in survivors or set(survivors) == {"through"}
+            assert set(survivors) <= {f"lost {victim}", "through"}
 
 
 def test_a_crash_at_a_time_ends_those_that_wait() -> None:
