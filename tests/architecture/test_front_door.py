@@ -60,7 +60,7 @@ def test_every_error_is_exported_by_errors() -> None:
 
 
 def _fresh_import(statement: str) -> dict[str, float]:
-    """Runs the statement in a fresh interpreter; gives its seconds beyond NumPy's import and which late modules it loaded."""
+    """Runs the statement in a fresh interpreter that has NumPy; gives its seconds and the modules that it loaded."""
     program = (
         "import sys, time, json, asyncio, numpy\n"
         f"before = set(sys.modules); begun = time.perf_counter()\n{statement}\n"

@@ -1,4 +1,4 @@
-"""What holds for every file of the package, whatever it does: length, docstring, no print, no stray imports, pickle kept away."""
+"""What holds for every file of the package: its length, its docstring, no print, no stray imports, pickle kept away."""
 
 from __future__ import annotations
 

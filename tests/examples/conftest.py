@@ -15,7 +15,7 @@ Job = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def job() -> Job:
-    """``job(4, "train_digits.py", "--check")`` runs an example on 4 ranks (0: without a runner) and gives its output."""
+    """``job(4, "train_digits.py", "--check")`` runs an example on 4 ranks (0: with no runner); gives its output."""
 
     def run(ranks: int, example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         runner = ["-m", "aiocoll", "run", "-n", str(ranks)] if ranks else []
