@@ -207,6 +207,6 @@ def _error(rank: int, data: bytearray, how: str, host: str) -> BaseException:
         error = AiocollError(f"launch: rank {rank} raised {report['class']}: {report['message']}")
     error.add_note(note)
     if not hasattr(error, "rank"):
-        with contextlib.suppress(AttributeError):
-            error.rank = rank
+        with contextlib.suppress(TypeError):  # a class without a __dict__
+            vars(error)["rank"] = rank
     return error

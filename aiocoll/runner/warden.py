@@ -153,10 +153,6 @@ class Warden:
             except OSError:
                 self.orphaned()
 
-    @property
-    def listening(self) -> bool:
-        return self.runner_gone is None
-
     # -- starting ---------------------------------------------------------------------------------------------------
 
     def read_plan(self) -> list[Spawn]:
@@ -210,18 +206,20 @@ class Warden:
                 self.left[pid] = now
                 self.say(f"exit {rank_of[pid]} {os.waitstatus_to_exitcode(status)} {now!r}")
 
-    def hear(self) -> None:
+    def hear(self) -> bool:
+        """False when the runner is gone."""
         try:
             data = os.read(self.control, 65536)
         except OSError:
             data = b""
         if not data:
             self.orphaned()
-            return
+            return False
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
             _, number, scope, ranks = line.decode().split(" ")
             self.signal(int(number), [int(rank) for rank in ranks.split(",")], group=scope == "group")
+        return True
 
     def orphaned(self) -> None:
         if self.runner_gone is None:
@@ -300,10 +298,8 @@ class Warden:
             if woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
-            if self.control in ready and self.listening:
-                self.hear()
-                if not self.listening:
-                    poll.unregister(self.control)
+            if self.control in ready and not self.hear():
+                poll.unregister(self.control)
         self.say("done")
 
 
