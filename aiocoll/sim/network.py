@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .. import observe
@@ -46,7 +46,6 @@ class Network:
     sent: list[Traffic] = field(default_factory=list)
     _leaving: dict[tuple[int, int], float] = field(default_factory=dict)
     _arriving: dict[tuple[int, int], float] = field(default_factory=dict)
-    _cut: set[frozenset[int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.hosts is None:
@@ -61,14 +60,12 @@ class Network:
         self.sent = [Traffic() for _ in range(self.size)]
 
     def delay(self, src: int, dst: int, nbytes: int, now: float) -> float:
-        """The time at which a message that is sent now has arrived whole; `inf` when the way is cut."""
+        """The time at which a message that is sent now has arrived whole."""
         assert self.hosts is not None
         self.sent[src].frames += 1
         self.sent[src].nbytes += nbytes
         if observe.active:
             observe.emit("sent", transport="sim", rank=src, peer=dst, nbytes=nbytes, at=now)
-        if self._cut and frozenset((src, dst)) in self._cut:
-            return math.inf
         here, there = self.hosts[src], self.hosts[dst]
         if src == dst:
             return now
@@ -88,14 +85,6 @@ class Network:
         done = max(first, self._arriving.get(arriving, 0.0)) + busy
         self._arriving[arriving] = done
         return done
-
-    def partition(self, one: Iterable[int], other: Iterable[int]) -> None:
-        """From now on nothing that is sent between the two sides arrives, until `heal`."""
-        self._cut |= {frozenset((a, b)) for a in one for b in other if a != b}
-
-    def heal(self) -> None:
-        """Ends every partition; what was lost stays lost."""
-        self._cut.clear()
 
 
 __all__ = ["Network", "Traffic"]

@@ -48,6 +48,10 @@ def run(
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise UsageError(f"size={size!r}: an int of at least 1 is needed")
     crashes = check_crashes((faults,) if isinstance(faults, Crash) else faults, size)
+    if fabric != "sim" and any(crash.frames is not None for crash in crashes):
+        raise UsageError(f"Crash(frames=) on fabric {fabric!r}: only 'sim' counts frames; use Crash(rank, at=seconds)")
+    if fabric == "tcp" and any(crash.at is not None for crash in crashes):
+        raise UsageError("Crash(at=) on fabric 'tcp' would end this very process; use 'process', 'inproc' or 'sim'")
     try:
         if fabric == "sim":
             return run_simulated(size, main, seed=seed, crash=crashes, **connect)
@@ -70,8 +74,6 @@ async def _run_here(
 
     from ..store import MemoryStore
 
-    if fabric == "tcp" and any(crash.at is not None or crash.frames is not None for crash in crashes):
-        raise UsageError("faults= on fabric 'tcp' would crash this very process; use 'process', 'inproc' or 'sim'")
     store = MemoryStore()
     loop = asyncio.get_running_loop()
     groups: dict[int, Group] = {}
