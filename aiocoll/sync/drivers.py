@@ -159,6 +159,17 @@ class Driver:
         finally:
             self._end()
 
+    def abandon(self) -> None:
+        """Cuts everything without a word to anybody: for a world that its owner has dropped. Never blocks."""
+        with self._moving:
+            if self._ending or self.foreign:
+                return
+            self._ending, self._inline = True, False
+            if self._thread is not None:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+            elif not self.loop.is_running() and not self.loop.is_closed():
+                self._wind_up()
+
     # ------------------------------------------------------------------------------------------ inside
 
     def _turn_the_loop(self, task: asyncio.Task[Any]) -> threading.Event | None:
@@ -207,6 +218,8 @@ class Driver:
 
     def _wind_up(self) -> None:
         loop = self.loop
+        if self._endpoint is not None:
+            self._endpoint.close()  # nothing where the group was closed
         loop.call_soon(loop.stop)
         loop.run_forever()  # what was begun in the last moment becomes a task
         left = asyncio.all_tasks(loop)

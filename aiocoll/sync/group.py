@@ -31,13 +31,11 @@ class SyncGroup:
     manager; leaving it closes the group, and for the group that ``connect()`` gave the connection too.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_driver", "_group", "_owner", "start")
+    __slots__ = ("__weakref__", "_closed", "_driver", "_group", "_owner")
 
     def __init__(self, group: Group, driver: Driver, owner: SyncGroup | None = None) -> None:
         self._group, self._driver, self._owner = group, driver, owner
         self._closed = False
-        self.start = Starter(self)
-        """The same calls, started instead of waited for: ``group.start.all_reduce(x)`` returns a ``Work``."""
 
     # ------------------------------------------------------------------------------------------ what it is
 
@@ -108,6 +106,11 @@ class SyncGroup:
         return self._group.zeros(shape, dtype)
 
     # ------------------------------------------------------------------------------------------ the driver
+
+    @property
+    def start(self) -> Starter:
+        """The same calls, started instead of waited for: ``group.start.all_reduce(x)`` returns a ``Work``."""
+        return Starter(self)  # made when asked for: a group that held it would be a cycle, and dropped late
 
     def run(self, make: Callable[[Group], Awaitable[T]]) -> T:
         """Blocks for ``make(group)``, an async call on the group behind this one; it is made in the loop's thread."""
@@ -285,6 +288,7 @@ class SyncGroup:
         if self._owner is None and not self._closed and not self._driver.foreign:
             text = f"{self!r} was never closed: use it in a with block"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+            self._driver.abandon()
 
     def __repr__(self) -> str:
         return f"SyncGroup({self._group!r}, {self._driver!r})"
