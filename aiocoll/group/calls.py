@@ -6,12 +6,13 @@ The rule: the number is taken when the call is made, whatever becomes of the cal
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import math
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from .. import observe
 from ..algorithms import Algorithm
@@ -19,11 +20,12 @@ from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
 from ..endpoint.channel import Call
 from ..endpoint.failure import renewed
-from ..errors import GroupBrokenError, NotInitializedError, SerializationError, UsageError
+from ..errors import AiocollError, GroupBrokenError, NotInitializedError, SerializationError, UsageError
 from ..ops import Op
 from ..tuning import choose
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _NAMED: Final = 1 << 63
 _PLANS_MAX: Final = 4096
 
@@ -37,7 +39,8 @@ class Turn:
     """The call on the wire."""
     spot: tuple[str, int]
     """(name, n): the n-th call of that name; unnamed calls have the name ""."""
-    timeout: float
+    error: AiocollError | None = None
+    """Why the call cannot be made at all: awaiting it raises that."""
 
 
 class Posted(Coroutine[Any, Any, T]):
@@ -128,22 +131,26 @@ class Calls:
             raise UsageError(f"{what} on rank {self._scope.rank}: timeout={timeout!r}, seconds from 0 up are needed")
         return seconds
 
-    def _turn(self, collective: str, name: str | None) -> Turn:
+    def _turn(self, collective: str, name: Any) -> Turn:
         """Takes the next number (or the next turn of ``name``)."""
-        self._usable(collective)
+        try:
+            self._usable(collective)
+        except AiocollError as error:
+            return Turn(collective, -1, ("", -1), error)
         scope = self._scope
         self._counts[collective] = self._counts.get(collective, 0) + 1
         if name is None:
             number = count = scope.next_call
             scope.next_call = count + 1
             scope.last = f"{collective} (call {count})"
-            return Turn(collective, number, ("", count), self.timeout)
+            return Turn(collective, number, ("", count))
         if not isinstance(name, str):
-            raise UsageError(f"{collective} on rank {scope.rank}: name={name!r} must be a str or None")
+            text = f"{collective} on rank {scope.rank}: name={name!r} must be a str or None"
+            return Turn(collective, -1, ("", -1), UsageError(text))
         count = scope.named.get(name, 0)
         scope.named[name] = count + 1
         scope.last = f"{collective} (call {count} named {name!r})"
-        return Turn(collective, _NAMED | identifier("call", name, count), (name, count), self.timeout)
+        return Turn(collective, _NAMED | identifier("call", name, count), (name, count))
 
     def _made(
         self,
@@ -154,6 +161,8 @@ class Calls:
     ) -> Posted[Any]:
         """The coroutine of one call. ``prepare`` checks the arguments and gives (description, body); what it refuses
         is refused for all. ``then`` turns the body's result into the caller's once the call is over."""
+        if turn.error is not None:
+            return failing(turn.error)
         try:
             seconds = self._seconds(timeout, turn.collective)
             description, body = prepare()
@@ -161,7 +170,7 @@ class Calls:
             scope = self._scope
             self._endpoint.failure.tell_refusal(scope, turn.number, error)
             scope.retire(turn.number, turn.collective, failed=True)
-            return Posted(_raise(error), _nothing)
+            return failing(error)
         return Posted(
             self._carry(turn, seconds, description, body, then), lambda: self._taken_back(turn, description)
         )
@@ -267,6 +276,24 @@ class Calls:
         if not chosen or len(set(chosen)) != len(chosen):
             raise UsageError(f"{what} on rank {self._scope.rank}: ranks={given!r} must be different and at least one")
         return tuple(self._scope.ranks[rank] for rank in chosen)
+
+
+def failing(error: BaseException) -> Posted[Any]:
+    """What raises ``error`` when it is awaited: errors come where results would."""
+    return Posted(_raise(error), _nothing)
+
+
+def when_awaited(method: Callable[P, Posted[T]]) -> Callable[P, Posted[T]]:
+    """What the method refuses is raised when its coroutine is awaited, as with a coroutine function."""
+
+    @functools.wraps(method)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Posted[T]:
+        try:
+            return method(*args, **kwargs)
+        except AiocollError as error:
+            return failing(error)
+
+    return made
 
 
 async def _raise(error: BaseException) -> Any:

@@ -20,7 +20,7 @@ from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
 from ..errors import UsageError
 from ..wire.codec import pack_control, unpack_control
-from .calls import Posted, identifier
+from .calls import Posted, identifier, when_awaited
 from .messages import Messages
 from .reductions import Reductions
 
@@ -112,6 +112,7 @@ class Group(Reductions, Messages):
 
         return self._made(turn, timeout, lambda: ("dup", algorithm.run), then)
 
+    @when_awaited
     def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Posted[Group]:
         """A group of some members, in the order given; only they call it. Nothing is sent: the n-th such call of one
         member (same members, same order, same name) meets the n-th of the others."""

@@ -18,7 +18,7 @@ from ..endpoint.mailbox import ARRAY, OBJECT, MessageReceive, MessageSend
 from ..endpoint.operations import Done
 from ..errors import MismatchError, SerializationError, UsageError
 from ..wire.codec import parse
-from .calls import Posted
+from .calls import Posted, when_awaited
 from .movement import Packed, array_of, direct
 from .objects import Objects
 
@@ -38,6 +38,7 @@ class Message(NamedTuple):
 class Messages(Objects):
     """See API: point to point."""
 
+    @when_awaited
     def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Posted[None]:
         """Sends the array ``x`` to rank ``dst`` (which may be this rank).
 
@@ -48,6 +49,7 @@ class Messages(Objects):
         packed = Packed(x, "send", self._scope.rank)
         return self._sent("send", dst, tag, b"A" + packed.meta, packed.data, timeout)
 
+    @when_awaited
     def send_object(self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Posted[None]:
         """Sends plain Python data to rank ``dst``; a receiver of what cannot be serialised is told so."""
         self._usable("send_object")
@@ -82,6 +84,7 @@ class Messages(Objects):
         if isinstance(operation, MessageSend) and not operation.done and not self._endpoint.closed:
             self._scope.mailbox.keep_sending(operation)
 
+    @when_awaited
     def recv(
         self, src: int | None = None, tag: int = 0, out: Any = None, *, timeout: float | None = None
     ) -> Posted[Any]:
@@ -92,6 +95,7 @@ class Messages(Objects):
         """
         return self._received("recv", src, tag, out, timeout, lambda array, message: array)
 
+    @when_awaited
     def recv_message(
         self, src: int | None = None, tag: int | None = None, *, timeout: float | None = None
     ) -> Posted[Message]:
@@ -102,6 +106,7 @@ class Messages(Objects):
 
         return self._received("recv_message", src, tag, None, timeout, both)
 
+    @when_awaited
     def recv_object(self, src: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Posted[Any]:
         """Receives plain Python data from rank ``src`` (None: from anyone) with ``tag``."""
         receive = self._posted("recv_object", src, tag, OBJECT, timeout, lambda meta, nbytes: None)
