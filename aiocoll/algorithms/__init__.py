@@ -6,8 +6,8 @@ The rule: an algorithm is control flow over the verbs of a ``Channel`` and nothi
 Units of what is declared, for ``p`` ranks and ``n`` bytes (see ``MEASURES`` for whose bytes): *rounds* are the
 messages on the longest chain in which each waits for the one before; *sent* the bytes that the busiest rank sends,
 *path* those that must follow one another on the wire; *folded* the bytes of the left operands of all folds that the
-busiest rank makes; *messages* what the busiest rank sends in number. They are exact when p divides the count, and
-grow with n.
+busiest rank makes. They are exact when p divides the count, and grow with n. *messages* is how many messages the
+busiest rank has to handle, one sent and one received counting as one: an estimate, for the cost model only.
 """
 
 from __future__ import annotations

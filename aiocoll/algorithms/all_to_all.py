@@ -37,6 +37,11 @@ async def pairwise(ch: Channel, outgoing: Sequence[Array], incoming: Sequence[Ar
         await ch.exchange(to, outgoing[to], source, incoming[source])
 
 
+def relay_messages(p: int) -> float:
+    """The messages of a relay; packing and unpacking an item costs about a quarter of one."""
+    return log2_ceil(p) + patterns.bruck_items(p) / 4
+
+
 async def relay(ch: Channel, outgoing: Sequence[Parcel | None]) -> list[Parcel | None]:
     """Bruck's pattern for parcels of any size; ``outgoing`` by rank, the result by source."""
     held = [outgoing[(ch.rank + distance) % ch.size] for distance in range(ch.size)]
@@ -52,6 +57,7 @@ async def relay(ch: Channel, outgoing: Sequence[Parcel | None]) -> list[Parcel |
 @algorithm(
     "all_to_all",
     rounds=log2_ceil,
+    messages=relay_messages,
     sent=lambda p, n: patterns.bruck_items(p) * (n / p + bundle.HEAD_BYTES),
     when=lambda p, n: n <= p * 64 << 10,
     needs="blocks of at most 64 KiB on average",

@@ -11,7 +11,7 @@ from aiocoll.algorithms.channel import Channel, finish
 from aiocoll.patterns import log2_ceil, log2_floor
 
 
-@algorithm("announce", rounds=lambda p: min(p - 1, 1), messages=lambda p: p - 1, sent=lambda p, n: n * (p - 1))
+@algorithm("announce", rounds=lambda p: min(p - 1, 1), messages=lambda p: (p - 1) / 2, sent=lambda p, n: n * (p - 1))
 async def linear(ch: Channel, blob: bytes | None, root: int) -> bytes:
     """Root tells everybody."""
     if ch.rank != root:

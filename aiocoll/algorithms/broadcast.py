@@ -14,7 +14,7 @@ from aiocoll.patterns import log2_ceil, log2_floor
 @algorithm(
     "broadcast",
     rounds=lambda p: min(p - 1, 1),
-    messages=lambda p: p - 1,
+    messages=lambda p: (p - 1) / 2,
     sent=lambda p, n: n * (p - 1),
 )
 async def linear(ch: Channel, buf: Array, root: int) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 
 from aiocoll import patterns
 from aiocoll.algorithms import algorithm, bundle
-from aiocoll.algorithms.all_to_all import relay
+from aiocoll.algorithms.all_to_all import relay, relay_messages
 from aiocoll.algorithms.channel import WINDOW, Channel, Parcel, PlaceFrom, finish
 from aiocoll.algorithms.gather import placed
 from aiocoll.patterns import log2_ceil
@@ -56,7 +56,7 @@ def _sent(p: int, n: int) -> float:
     return heads + (n * (p - 1) / p if n / p > bundle.INLINE_BYTES else patterns.bruck_items(p) * n / p)
 
 
-@algorithm("exchange_all", rounds=log2_ceil, sent=_sent)
+@algorithm("exchange_all", rounds=log2_ceil, messages=relay_messages, sent=_sent)
 async def bruck(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None = None) -> list[Parcel]:
     """Small parcels travel along the one-bits of their distance, in bundles; big ones go straight afterwards."""
     big = {rank for rank, parcel in enumerate(parcels) if not bundle.is_small(parcel)}

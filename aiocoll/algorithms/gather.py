@@ -39,7 +39,7 @@ def placed(source: int, parcel: Parcel, place: PlaceFrom | None) -> Parcel:
 @algorithm(
     "gather",
     rounds=lambda p: -(-(p - 1) // WINDOW),
-    messages=lambda p: p - 1,
+    messages=lambda p: (p - 1) / 2,
     sent=lambda p, n: n / p * (p > 1),
     path=lambda p, n: n * (p - 1) / p,
 )

@@ -30,7 +30,7 @@ async def _send_all(ch: Channel, ranks: Sequence[int], parcels: Sequence[Parcel]
 @algorithm(
     "scatter",
     rounds=lambda p: min(p - 1, 1),
-    messages=lambda p: p - 1,
+    messages=lambda p: (p - 1) / 2,
     sent=lambda p, n: n * (p - 1) / p,
 )
 async def linear(ch: Channel, parcels: Sequence[Parcel] | None, root: int, place: Place | None = None) -> Parcel:

@@ -53,6 +53,7 @@ def test_latency_first_and_bandwidth_later() -> None:
     assert names("broadcast", 64)[0] == "binomial"
     assert names("broadcast", 8)[-1] in {"scatter_all_gather", "chain"}
     assert names("all_to_all", 32)[0] == "bruck" and names("all_to_all", 4)[0] == "post_all"
+    assert names("exchange_all", 32)[0] == "bruck" and names("exchange_all", 8)[0] == "post_all"
     assert names("gather", 8)[0] == "linear" and names("gather", 64)[0] == "binomial"
     assert names("scan", 8, SUM)[0] == "recursive_doubling" and names("scan", 8, SUM)[-1] == "chain"
 
