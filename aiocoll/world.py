@@ -33,6 +33,7 @@ from .transport.tcp_connect import listen
 T = TypeVar("T")
 _TRANSPORTS: Final = ("auto", "shm", "tcp", "inproc")
 _LEAVING_SECONDS: Final = 5.0
+_LEAVING_BROKEN_SECONDS: Final = 1.0
 _DEFAULT_JOB: Final = "aiocoll"
 _switches: WeakValueDictionary[int, Switch] = WeakValueDictionary()
 
@@ -201,9 +202,10 @@ async def _shut(endpoint: Endpoint, meeting: Meeting) -> None:
     """Says goodbye, lets what was sent leave (bounded), and cuts the links."""
     if endpoint.closed:
         return
+    seconds = _LEAVING_BROKEN_SECONDS if endpoint.failure.bad_news else _LEAVING_SECONDS
     endpoint.failure.closing()
     endpoint.say_bye()
-    until, pause = endpoint.loop.time() + _LEAVING_SECONDS, 0.0005
+    until, pause = endpoint.loop.time() + seconds, 0.0005
     while not endpoint.transport.drained() and endpoint.loop.time() < until:
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 0.02)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _TOLD_MAX: Final = 4096
+_ALL_TOLD_SIZE_MAX: Final = 64
 _FIRST_CLASS: Final = (PeerLostError, MismatchError)
 """Errors that the first call after them raises in their own class, where no call was pending."""
 
@@ -45,10 +46,12 @@ class Failure:
         self.absent: dict[int, str] = {}
         """World ranks that are gone for good, and why."""
         self._left: set[int] = set()
-        self._early: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._early: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._early_refusals: dict[tuple[int, int], dict[str, Any]] = {}
         self.inquiries: dict[int, Inquiry] = {}
         self._next_inquiry = 0
+        self.bad_news = False
+        """Whether any group has broken here."""
 
     def __repr__(self) -> str:
         return f"<Failure: absent {self.absent}, {len(self.inquiries)} inquiries>"
@@ -65,10 +68,11 @@ class Failure:
         kind = news.get("t")
         scope = self.endpoint.scopes.get(group)
         if kind == "broken":
+            number = call if news.get("call") else -1
             if scope is not None:
-                self._broken_elsewhere(scope, peer, news)
+                self._broken_elsewhere(scope, peer, number, news)
             elif len(self._early) < _TOLD_MAX:
-                self._early[group] = (peer, news)
+                self._early[group] = (peer, number, news)
         elif kind == "refused":
             if scope is not None:
                 self._refused_elsewhere(scope, call, news)
@@ -156,19 +160,18 @@ class Failure:
         if scope.broken is not None or scope.closed:
             return
         scope.broken = error
+        self.bad_news = True
         by = scope.rank if by is None else by
         emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
         news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": by, **_facts(scope, error)}
         number = -1 if call is None else call.number
+        linked = {link.peer for link in self.endpoint.transport.links()}
         for peer in scope.others():
-            link = self._live(peer)
-            if link:
+            # In a large group news go by the links that there are, and members pass them on; in a small one they make
+            # links, since a rank that never spoke to us would else only see that we are gone.
+            if peer in linked or scope.size <= _ALL_TOLD_SIZE_MAX:
                 self.tell(peer, scope.id, max(number, 0), {**news, "call": number >= 0})
         self._fail_pending(scope, error, number)
-
-    def _live(self, peer: int) -> bool:
-        """Whether news can reach ``peer`` at once; a rank that was never linked hears when it first speaks to us."""
-        return peer not in self.absent and any(link.peer == peer for link in self.endpoint.transport.links())
 
     def _fail_pending(self, scope: Scope, error: AiocollError, number: int) -> None:
         pending = list(scope.calls.values())
@@ -190,7 +193,7 @@ class Failure:
             news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": scope.rank, "call": False}
             self.tell(peer, scope.id, 0, {**news, **_facts(scope, error)})
 
-    def _broken_elsewhere(self, scope: Scope, peer: int, news: dict[str, Any]) -> None:
+    def _broken_elsewhere(self, scope: Scope, peer: int, number: int, news: dict[str, Any]) -> None:
         scope.told.add(peer)
         if scope.broken is not None:
             return
@@ -207,11 +210,7 @@ class Failure:
             error = MismatchError(text)
         else:
             error = GroupBrokenError(text)
-        by = int(news.get("by") or 0)
-        call = None
-        if news.get("call"):
-            call = next((each for each in scope.calls.values() if each.label == error_operation(error)), None)
-        self.break_group(scope, error, call=call, by=by)
+        self.break_group(scope, error, call=scope.calls.get(number), by=int(news.get("by") or 0))
 
     def failed(self, call: Call, error: BaseException) -> None:
         """The algorithm raised on this rank: decides what becomes of the call and the group."""
@@ -345,11 +344,6 @@ class Failure:
         for call in list(scope.calls.values()):
             call.fail(error)
         scope.mailbox.close(error)
-
-
-def error_operation(error: AiocollError) -> str:
-    """The label of the call that an error speaks of."""
-    return str(getattr(error, "operation", ""))
 
 
 def _facts(scope: Scope, error: AiocollError) -> dict[str, Any]:

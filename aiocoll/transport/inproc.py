@@ -44,12 +44,12 @@ class Switch:
 class InprocLink:
     """One direction pair between two ranks of a Switch."""
 
-    __slots__ = ("_closed", "_port", "_queue", "_sink", "bytes_received", "bytes_sent", "peer", "ready")
+    __slots__ = ("_closed", "_ending", "_port", "_queue", "_sink", "bytes_received", "bytes_sent", "peer", "ready")
 
     def __init__(self, port: InprocTransport, peer: int, sink: FrameSink) -> None:
         self._port, self.peer, self._sink = port, peer, sink
         self._queue: deque[_Frame] = deque()
-        self._closed = False
+        self._closed = self._ending = False
         self.ready = True
         self.bytes_sent = self.bytes_received = 0
 
@@ -69,10 +69,16 @@ class InprocLink:
         if target is not None:
             port.carry(target, nbytes, arriving)
         elif self.peer in switch.ended:
-            port.loop.call_soon(port.owner_lost, self.peer)
+            self._end()
         else:
             switch.early.setdefault(self.peer, []).append((port, nbytes, arriving))
         return None
+
+    def _end(self) -> None:
+        """The peer is gone: its last frames come first, then the news, as over a socket."""
+        self._ending = bool(self._queue)
+        if not self._ending:
+            self._port.loop.call_soon(self._port.owner_lost, self.peer)
 
     def _deliver(self) -> None:
         if not self._queue:
@@ -82,6 +88,8 @@ class InprocLink:
             return
         self.bytes_received += _HEADER_BYTES + len(meta) + len(data)
         _hand_over(self._sink, (kind, epoch, group, call, step, meta, data))
+        if self._ending:
+            self._end()
 
     def progress(self) -> bool:
         return False

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 def run_program(ranks: int, script: str, *arguments: str, limit: float = 120) -> str:
     """What the ranks printed; fails the test with it if the job failed."""
     command = [sys.executable, "-m", "aiocoll", "run", "-n", str(ranks), str(HERE / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
