@@ -105,7 +105,7 @@ def pairwise(rank: int, size: int) -> Iterator[Exchange]:
 def dissemination(rank: int, size: int) -> tuple[Exchange, ...]:
     """Step k: to rank + 2^k, from rank - 2^k (Hensgen, Finkel, Manber 1988). After the last, all have heard of all.
 
-        size 5, what rank 4 has heard of:   k=0  3     k=1  2 1     k=2  0
+    size 5, what rank 4 has heard of:   k=0  3     k=1  2 1     k=2  0
     """
     return tuple(Exchange((rank + (1 << k)) % size, (rank - (1 << k)) % size) for k in range(log2_ceil(size)))
 
@@ -130,8 +130,8 @@ class Skip(NamedTuple):
 def circulant(rank: int, size: int) -> tuple[Skip, ...]:
     """Rounds for a reduce-scatter of size - 1 blocks in ceil(log2 size) rounds, for any size (Traeff 2024).
 
-        size 5, blocks that a rank still works on (counted from its own):
-        [0 1 2 3 4] --3 4--> rank+3     [0 1 2] --2--> rank+2     [0 1] --1--> rank+1     [0]
+    size 5, blocks that a rank still works on (counted from its own):
+    [0 1 2 3 4] --3 4--> rank+3     [0 1 2] --2--> rank+2     [0 1] --1--> rank+1     [0]
     """
     rounds, span = [], size
     while span > 1:
@@ -234,8 +234,8 @@ class Hop(NamedTuple):
 def prefix(rank: int, size: int) -> tuple[Hop, ...]:
     """Step k: to rank + 2^k, from rank - 2^k, without going round (Hillis and Steele 1986).
 
-        rank 5 holds   5     4..5     2..5     0..5
-                    step 0: 4   step 1: 2..3   step 2: 0..1 from rank 1
+    rank 5 holds   5     4..5     2..5     0..5
+                step 0: 4   step 1: 2..3   step 2: 0..1 from rank 1
     """
     hops = []
     for k in range(log2_ceil(size)):
@@ -258,7 +258,7 @@ class Relay(NamedTuple):
 def bruck(rank: int, size: int) -> list[Relay]:
     """Items for rank + d travel along the one-bits of d, lowest first: log2 steps of about size/2 items each.
 
-        distance 6 = 2 + 4:  rank --(+2)--> rank + 2 --(+4)--> rank + 6
+    distance 6 = 2 + 4:  rank --(+2)--> rank + 2 --(+4)--> rank + 6
     """
     return [
         Relay(

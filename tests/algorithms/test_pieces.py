@@ -38,7 +38,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 11])
+@pytest.mark.parametrize("size", [1, 2, 5, *(pytest.param(size, marks=pytest.mark.slow) for size in (3, 8, 11))])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_many_pieces(algorithm: Algorithm, size: int) -> None:
     for count in (1, 23, 400, 1001):
