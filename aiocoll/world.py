@@ -29,6 +29,7 @@ from .transport.base import Transport
 from .transport.inproc import InprocTransport, Switch
 from .transport.tcp import TcpTransport, TcpWorld
 from .transport.tcp_connect import listen
+from .tuning import check_override
 
 T = TypeVar("T")
 _TRANSPORTS: Final = ("auto", "shm", "tcp", "inproc")
@@ -88,6 +89,7 @@ def connect(
     AuthenticationError (another job or secret).
     """
     settings = Settings.from_env()
+    check_override(settings.algorithm)
     chosen = settings.transport if transport is None else transport
     if not isinstance(chosen, Switch) and chosen not in _TRANSPORTS:
         raise UsageError(f"transport={chosen!r} is none of {', '.join(_TRANSPORTS)}")

@@ -95,14 +95,19 @@ def pieces(source: Array, target: Array, nbytes: int = PIECE_BYTES) -> Iterator[
     if max(source.nbytes, target.nbytes) <= nbytes:
         copy(source, target)
         return
-    # Outermost first: slices then lie together in the target's memory, whatever the order of its axes.
-    order = sorted(range(target.ndim), key=lambda axis: -abs(target.strides[axis]))
     first = True
-    for part, into in _slices(source.transpose(order), target.transpose(order), nbytes):
+    for part, into in slices(source, target, nbytes):
         if not first:
             yield
         copy(part, into)
         first = False
+
+
+def slices(source: Array, target: Array, nbytes: int = PIECE_BYTES) -> Iterator[tuple[Array, Array]]:
+    """Two arrays of one shape as pairs of views of at most `nbytes`."""
+    # Outermost first: slices then lie together in the target's memory, whatever the order of its axes.
+    order = sorted(range(target.ndim), key=lambda axis: -abs(target.strides[axis]))
+    return _slices(source.transpose(order), target.transpose(order), nbytes)
 
 
 def _slices(source: Array, target: Array, nbytes: int) -> Iterator[tuple[Array, Array]]:

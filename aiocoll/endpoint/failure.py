@@ -229,6 +229,8 @@ class Failure:
 
     def cancelled(self, call: Call) -> None:
         """The caller does not want ``call`` any more; the others cannot finish it."""
+        if call.error is not None:
+            return  # it was over already: refused by a peer, say, which breaks nothing
         scope = call.scope
         member = self.endpoint.members[self.endpoint.rank]
         text = f"rank {scope.rank} ({member.host}, pid {member.pid}) cancelled {call.label} of group {scope.label!r}"

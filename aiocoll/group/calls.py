@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Final, ParamSpec, TypeVar
 
 from .. import observe
@@ -93,6 +94,7 @@ class Calls:
     _pid: int
     _counts: dict[str, int]
     _plans: dict[Any, Any]
+    _machines: int
     timeout: float
     name: str
 
@@ -167,13 +169,30 @@ class Calls:
             seconds = self._seconds(timeout, turn.collective)
             description, body = prepare()
         except (UsageError, SerializationError) as error:
-            scope = self._scope
-            self._endpoint.failure.tell_refusal(scope, turn.number, error)
-            scope.retire(turn.number, turn.collective, failed=True)
-            return failing(error)
+            return self._refused(turn, error)
+        except Exception as error:  # an argument with a mind of its own: nobody shall wait for this rank
+            text = f"{turn.collective} on rank {self._scope.rank}: {type(error).__name__}: {error}"
+            refusal = UsageError(text)
+            refusal.__cause__ = error
+            return self._refused(turn, refusal)
+        except BaseException:
+            self._taken_back(turn, turn.collective)
+            raise
         return Posted(
             self._carry(turn, seconds, description, body, then), lambda: self._taken_back(turn, description)
         )
+
+    def _refused(self, turn: Turn, error: UsageError | SerializationError) -> Posted[Any]:
+        """This rank refuses a call: so do all, and awaiting it raises ``error``."""
+        scope = self._scope
+        self._endpoint.failure.tell_refusal(scope, turn.number, error)
+        self._forget(turn.number, turn.collective)
+        return failing(error)
+
+    def _forget(self, number: int, description: str) -> None:
+        """A call is over before it began: what came for it, and what will, is dropped."""
+        self._endpoint.inbox.forget_call_number(self._scope, number)
+        self._scope.retire(number, description, failed=True)
 
     def refuse(self, collective: str, error: UsageError) -> Posted[Any]:
         """A call that the layer above refuses: it takes its number, the peers' call of that number is refused too, and
@@ -188,6 +207,9 @@ class Calls:
     def _taken_back(self, turn: Turn, description: str) -> None:
         scope = self._scope
         if scope.broken is None and not scope.closed and not self._endpoint.closed and os.getpid() == self._pid:
+            if scope.refused.pop(turn.number, None) is not None:  # a peer refused it: nobody waits for it
+                self._forget(turn.number, description)
+                return
             call = Call(scope, turn.number, turn.spot, description, 0.0)
             self._endpoint.failure.cancelled(call)
             call.over()
@@ -205,8 +227,7 @@ class Calls:
         self._usable(turn.collective)
         refused = scope.refused.pop(turn.number, None)
         if refused is not None:
-            endpoint.inbox.forget_call_number(scope, turn.number)
-            scope.retire(turn.number, description, failed=True)
+            self._forget(turn.number, description)
             raise refused
         call = Call(scope, turn.number, turn.spot, description, seconds)
         scope.calls[turn.number] = call
@@ -233,12 +254,15 @@ class Calls:
         return result if then is None else then(result)
 
     def _chosen(
-        self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None
+        self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None, named: str = ""
     ) -> Algorithm:
-        """The algorithm for one call, from facts that are equal on all ranks."""
+        """The algorithm for one call, from facts that are equal on all ranks; ``named``: as what users override it."""
+        override = self._settings.algorithm
+        if named in override:
+            override = {**override, collective: override[named]}
         return choose(
-            collective, nbytes=nbytes, size=self._scope.size, count=count, op=op, hosts=1,
-            override=self._settings.algorithm,
+            collective, nbytes=nbytes, size=self._scope.size, count=count, op=op, hosts=self._machines,
+            override=override,
         )  # fmt: skip
 
     def _plan(self, key: Any, make: Callable[[], T]) -> T:
@@ -254,15 +278,15 @@ class Calls:
         """A rank argument, checked."""
         size = self._scope.size
         try:
-            value = rank.__index__()
-        except AttributeError:
+            value = -1 if isinstance(rank, bool) else index(rank)
+        except TypeError:
             value = -1
-        if isinstance(rank, bool) or not 0 <= value < size:
+        if not 0 <= value < size:
             raise UsageError(
                 f"{what} on rank {self._scope.rank}: {argument}={rank!r} is no rank of group {self.name!r}; "
                 f"ranks are 0 to {size - 1}"
             )
-        return int(value)
+        return value
 
     def _ranks_of(self, ranks: Sequence[int], what: str) -> tuple[int, ...]:
         """Several different ranks, checked, as world ranks."""

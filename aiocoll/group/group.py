@@ -54,6 +54,7 @@ class Group(Reductions, Messages):
         self.rank, self.size, self.ranks = scope.rank, scope.size, scope.ranks
         members = [endpoint.members[world] for world in scope.ranks]
         self.hosts: tuple[str, ...] = tuple(member.host for member in members)
+        self._machines = len({member.machine for member in members})
         here = members[self.rank].machine
         local = [rank for rank, member in enumerate(members) if member.machine == here]
         self.local_rank, self.local_size = local.index(self.rank), len(local)
@@ -105,18 +106,19 @@ class Group(Reductions, Messages):
     def dup(self, *, timeout: float | None = None, name: str | None = None) -> Posted[Group]:
         """A twin: the same members with calls and messages of its own. Collective."""
         turn = self._turn("dup", name)
-        algorithm = self._chosen("barrier", 0)
 
         def then(_: Any) -> Group:
             return self._open(identifier("dup", self._scope.id, turn.number), self.ranks, f"{self.name}'")
 
-        return self._made(turn, timeout, lambda: ("dup", algorithm.run), then)
+        return self._made(turn, timeout, lambda: ("dup", self._barrier().run), then)
 
     @when_awaited
     def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Posted[Group]:
         """A group of some members, in the order given; only they call it. Nothing is sent: the n-th such call of one
         member (same members, same order, same name) meets the n-th of the others."""
         self._usable("subgroup")
+        if not (name is None or isinstance(name, str)):
+            raise UsageError(f"subgroup on rank {self.rank}: name={name!r} must be a str or None")
         members = self._ranks_of(ranks, "subgroup")
         if self._endpoint.rank not in members:
             raise UsageError(
@@ -202,7 +204,13 @@ class Group(Reductions, Messages):
             return
         text = f"{self!r} was never closed; use 'async with' or close()"
         warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-        self._abandon()
+        loop = self._endpoint.loop
+        if self._shut is None:
+            self._abandon()
+        elif asyncio._get_running_loop() is loop or not loop.is_running():
+            self._endpoint.close()  # its sockets and callbacks would outlive it
+        else:
+            loop.call_soon_threadsafe(self._endpoint.close)
 
 
 def _plain(value: Any) -> Any:

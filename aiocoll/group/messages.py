@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..buffers import as_out, native, pieces
+from ..buffers import as_out, copy, native
+from ..buffers.layout import PIECE_BYTES, slices
 from ..endpoint.mailbox import ARRAY, OBJECT, MessageReceive, MessageSend
 from ..endpoint.operations import Done
 from ..errors import MismatchError, SerializationError, UsageError
 from ..wire.codec import parse
 from .calls import Posted, when_awaited
-from .movement import Packed, array_of, direct
 from .objects import Objects
+from .packing import Packed, array_of, direct, value_of
 
 Array = NDArray[Any]
 _OBJECT_META = b"O"
@@ -47,7 +49,7 @@ class Messages(Objects):
         """
         self._usable("send")
         packed = Packed(x, "send", self._scope.rank)
-        return self._sent("send", dst, tag, b"A" + packed.meta, packed.data, timeout)
+        return self._sent("send", dst, tag, b"A" + packed.meta, packed.bytes_now(), timeout)
 
     @when_awaited
     def send_object(self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Posted[None]:
@@ -166,20 +168,48 @@ class Messages(Objects):
     ) -> Any:
         message = await self._arrived(receive)
         if target is None:
-            return give(array_of(message.meta, message.data), message)
+            return give(value_of(message.meta, message.data), message)
         if not message.direct:
-            for _ in pieces(array_of(message.meta, message.data), target):
-                await self._endpoint.breathe()
+            array = array_of(message.meta, message.data)
+            if array.nbytes <= PIECE_BYTES:
+                copy(array, target)
+            else:
+                await self._swapped(receive, array, target)
         return give(out, message)
+
+    async def _swapped(self, receive: MessageReceive, array: Array, target: Array) -> None:
+        """Fills ``target`` piece by piece from the message, whose memory keeps what stood there: cancelled half-way,
+        both are put back."""
+        done: list[tuple[Array, Array]] = []
+        try:
+            for ours, theirs in slices(array, target):
+                _swap(ours, theirs)
+                done.append((ours, theirs))
+                await self._endpoint.breathe()
+        except BaseException:
+            for ours, theirs in done:
+                _swap(ours, theirs)
+            self._withdraw(receive)
+            raise
 
     def _withdraw(self, receive: MessageReceive) -> None:
         if not self._endpoint.closed:
             receive.scope.mailbox.withdraw(receive)
 
     def _tag(self, tag: Any, what: str) -> int:
-        if isinstance(tag, bool) or not hasattr(tag, "__index__") or not -(1 << 63) <= tag.__index__() < 1 << 63:
+        try:
+            number = 1 << 64 if isinstance(tag, bool) else index(tag)
+        except TypeError:
+            number = 1 << 64
+        if not -(1 << 63) <= number < 1 << 63:
             raise UsageError(f"{what} on rank {self._scope.rank}: tag={tag!r} must be an integer of 64 bits")
-        return int(tag.__index__())
+        return number
+
+
+def _swap(ours: Array, theirs: Array) -> None:
+    kept = theirs.copy()
+    copy(ours, theirs)
+    copy(kept, ours)
 
 
 async def _then_raise(sending: Posted[None], error: BaseException) -> None:

@@ -6,86 +6,30 @@ itself, if it is small), so every later choice rests on facts that all ranks kno
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algorithms import Algorithm, all_of
 from ..algorithms.announce import announce
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
-from ..buffers import as_array, as_bytes, as_out, check_out, native, pack, pieces, spans, split_rows
+from ..buffers import as_array, as_out, check_out, native, spans, split_rows
 from ..endpoint import Channel
 from ..errors import MismatchError, UsageError, WireError
-from ..wire.codec import ArrayMeta, describe, parse
+from ..wire.codec import ArrayMeta, parse
 from .calls import Calls, Posted
+from .packing import HAS_OUT, Packed, array_of, blob_of, direct, fill, read_blob, value_of
 
 Array = NDArray[Any]
 Body = Callable[[Channel], Awaitable[Any]]
+Head = tuple[int, bytes, int, Array | None]
 
-_HEAD: Final = struct.Struct("<BHQ")  # flags, bytes of meta, bytes of payload
-_INLINE: Final = 1
-_HAS_OUT: Final = 2
 _INLINE_BYTES_MAX: Final = 4096
 _ANNOUNCE_BYTES_MAX: Final = 32 << 10
 _ALIGN: Final = 64
-
-
-class Packed:
-    """One array ready to travel: its description and its bytes."""
-
-    __slots__ = ("array", "data", "meta", "scalar")
-
-    def __init__(self, x: Any, what: str, rank: int) -> None:
-        self.array, self.scalar = as_array(x, what=what, rank=rank)
-        flat, fortran = pack(self.array)
-        self.meta = describe(native(self.array.dtype), self.array.shape, fortran)
-        self.data = as_bytes(flat)
-
-
-def blob_of(meta: bytes, data: Array | None, flags: int, inline_max: int) -> bytes:
-    """What travels first: flags, the description, and the data itself if it is small."""
-    nbytes = 0 if data is None else data.nbytes
-    if data is not None and nbytes <= inline_max:
-        return _HEAD.pack(flags | _INLINE, len(meta), nbytes) + meta + data.tobytes()
-    return _HEAD.pack(flags, len(meta), nbytes) + meta
-
-
-def read_blob(blob: bytes) -> tuple[int, bytes, int, Array | None]:
-    """(flags, meta, nbytes, data if it came along)."""
-    flags, meta_bytes, nbytes = _HEAD.unpack_from(blob)
-    start = _HEAD.size + meta_bytes
-    meta = blob[_HEAD.size : start]
-    data = np.frombuffer(bytearray(blob[start : start + nbytes]), np.uint8) if flags & _INLINE else None
-    return flags, meta, nbytes, data
-
-
-def array_of(meta: bytes, data: Array) -> Array:
-    """The array that a description and bytes make; shares the memory of ``data``."""
-    what = parse(meta)
-    if data.nbytes != what.nbytes:
-        raise WireError(f"{data.nbytes} bytes came for shape {what.shape} of {what.dtype}")
-    return what.array(data)
-
-
-def direct(target: Array | None, what: ArrayMeta) -> Array | None:
-    """The bytes of ``target`` if what comes can land in it as it is."""
-    if target is None or target.dtype != what.dtype or not target.nbytes:
-        return None
-    flags = target.flags
-    if flags.c_contiguous and (not what.fortran or target.ndim < 2):
-        return as_bytes(target)
-    if flags.f_contiguous and what.fortran:
-        return as_bytes(target)
-    return None
-
-
-async def fill(ch: Channel, array: Array, target: Array) -> None:
-    """Copies a result into ``out``, piece by piece."""
-    for _ in pieces(array, target):
-        await ch.breathe()
 
 
 class Movement(Calls):
@@ -112,19 +56,20 @@ class Movement(Calls):
 
             async def body(ch: Channel) -> Any:
                 if packed is not None:
-                    await self._spread(ch, packed.meta, packed.data, where, None)
-                    if target is not None:
-                        if out is not x:
-                            await fill(ch, packed.array, target)
-                        return out
-                    return _given_back(x, packed)
+                    flags = 0 if target is None else HAS_OUT
+                    await self._spread(ch, packed.meta, await packed.data(ch), where, None, flags)
+                    if target is None:
+                        return x if isinstance(x, np.ndarray) and x.flags.writeable else await packed.copied(ch)
+                    if out is not x:
+                        await fill(ch, packed.array, target)
+                    return out
 
                 def place(meta: bytes, nbytes: int) -> Array | None:
                     return direct(target, self._fitting(meta, target, where, "broadcast"))
 
                 meta, data, landed = await self._spread(ch, b"", None, where, place)
                 if target is None:
-                    return array_of(meta, data)
+                    return value_of(meta, data)
                 if not landed:
                     await fill(ch, array_of(meta, data), target)
                 return out
@@ -135,19 +80,21 @@ class Movement(Calls):
 
     async def _spread(
         self, ch: Channel, meta: bytes, data: Array | None, root: int,
-        place: Callable[[bytes, int], Array | None] | None,
+        place: Callable[[bytes, int], Array | None] | None, flags: int = 0,
     ) -> tuple[bytes, Array, bool]:  # fmt: skip
         """Root's (meta, data) on every rank, and whether the data landed where ``place`` wanted it."""
-        mine = None if data is None else blob_of(meta, data, 0, _ANNOUNCE_BYTES_MAX)
+        mine = None
+        if data is not None:
+            mine = blob_of(meta, data if data.nbytes <= _ANNOUNCE_BYTES_MAX else None, data.nbytes, flags)
         blob = await announce(ch, mine, root)
-        _, meta, nbytes, small = read_blob(blob) if data is None else (0, meta, data.nbytes, None)
+        flags, meta, nbytes, small = read_blob(blob)
         wanted = place(meta, nbytes) if place is not None else None
+        if flags & HAS_OUT:  # nobody is through before everybody knows that root's array fits
+            await self._barrier().run(ch)
         if small is not None:
             if wanted is not None:
                 wanted[:] = small
-            return meta, small, wanted is not None
-        if data is not None and nbytes <= _ANNOUNCE_BYTES_MAX:
-            return meta, data, False
+            return meta, small if data is None else data, wanted is not None
         buffer = data if data is not None else wanted if wanted is not None else np.empty(nbytes, np.uint8)
         if ch.size > 1:
             await self._chosen("broadcast", nbytes, count=nbytes).run(ch, buffer, root)
@@ -155,7 +102,10 @@ class Movement(Calls):
 
     def _fitting(self, meta: bytes, target: Array | None, source: int, what: str) -> ArrayMeta:
         """Checks what comes against ``out``: MismatchError if it does not fit."""
-        came = parse(meta)
+        try:
+            came = parse(meta)
+        except WireError as error:
+            raise MismatchError(f"{what} on rank {self._scope.rank}: what rank {source} gave: {error}") from error
         if target is not None and (came.shape != target.shape or came.dtype != native(target.dtype)):
             raise MismatchError(
                 f"{what}: rank {source} gave shape {came.shape} of {came.dtype}, but out on rank {self._scope.rank} "
@@ -174,8 +124,8 @@ class Movement(Calls):
             packed = Packed(x, "gather", self._scope.rank)
 
             async def body(ch: Channel) -> Any:
-                parcels = await self._collected(ch, packed.meta, packed.data, where)
-                return None if parcels is None else _own(parcels, ch.rank, packed)
+                parcels = await self._collected(ch, packed.meta, await packed.data(ch), where)
+                return None if parcels is None else await _values(ch, parcels, packed)
 
             return f"gather root={where}", body
 
@@ -209,17 +159,12 @@ class Movement(Calls):
             async def body(ch: Channel) -> Any:
                 metas, blocks = await self._shared(ch, packed, target)
                 if target is None:
-                    return [array_of(meta, block) for meta, block in zip(metas, blocks, strict=True)]
-                rows = target.reshape((size, *packed.array.shape)) if target.flags.c_contiguous else None
-                each = target.shape[0] // size if target.ndim else 0
+                    return [value_of(meta, block) for meta, block in zip(metas, blocks, strict=True)]
+                stacked = target.shape[1:] == packed.array.shape
+                each = target.shape[0] // size
                 for source, (meta, block) in enumerate(zip(metas, blocks, strict=True)):
-                    if rows is not None:
-                        place = rows[source]
-                    elif target.shape[1:] == packed.array.shape:
-                        place = target[source]
-                    else:
-                        place = target[source * each : (source + 1) * each].reshape(packed.array.shape)
-                    await fill(ch, array_of(meta, block), place)
+                    rows = target[source, ...] if stacked else target[source * each : (source + 1) * each]
+                    await fill(ch, array_of(meta, block), rows)
                 return out
 
             return "all_gather", body
@@ -228,15 +173,16 @@ class Movement(Calls):
 
     async def _shared(self, ch: Channel, packed: Packed, target: Array | None) -> tuple[list[bytes], list[Array]]:
         """Every rank's description and bytes."""
-        flags = 0 if target is None else _HAS_OUT
-        blob = blob_of(packed.meta, packed.data, flags, _INLINE_BYTES_MAX)
+        data = await packed.data(ch)
+        inline = data if data.nbytes <= _INLINE_BYTES_MAX else None
+        blob = blob_of(packed.meta, inline, data.nbytes, 0 if target is None else HAS_OUT)
         heads = [read_blob(each) for each in await share(ch, blob)]
-        if any(head[0] & _HAS_OUT for head in heads):
+        if any(head[0] & HAS_OUT for head in heads):
             _all_equal([head[1] for head in heads], "all_gather with out=")
-        return [head[1] for head in heads], await self._blocks_of(ch, packed.data, heads)
+        return [head[1] for head in heads], await self._blocks_of(ch, data, heads)
 
     async def _blocks_of(
-        self, ch: Channel, mine: Array, heads: Sequence[tuple[int, bytes, int, Array | None]]
+        self, ch: Channel, mine: Array, heads: Sequence[Head]
     ) -> list[Array]:
         """The bytes of all ranks: those that came inline, and the others by an all_gather of known sizes."""
         counts = [0 if head[3] is not None else -(-head[2] // _ALIGN) * _ALIGN for head in heads]
@@ -270,22 +216,24 @@ class Movement(Calls):
                 check_out(target, own.shape, dtype, [each.array for each in packed], what="scatter", rank=rank)
 
             async def body(ch: Channel) -> Any:
-                landed = False
+                landed, flags = False, 0 if target is None else HAS_OUT
 
                 def place(meta: bytes, nbytes: int) -> Array:
                     nonlocal landed
-                    wanted = direct(target, self._fitting(meta, target, where, "scatter"))
+                    wanted = direct(target, self._fitting(meta[1:], target, where, "scatter"))
                     landed = wanted is not None
                     return np.empty(nbytes, np.uint8) if wanted is None else wanted
 
-                parcels = None if packed is None else [Parcel(each.meta, each.data) for each in packed]
-                algorithm = self._chosen("scatter", 1024 * ch.size)
-                parcel = await algorithm.run(ch, parcels, where, place)
+                parcels = None
+                if packed is not None:
+                    parcels = [Parcel(bytes([flags]) + each.meta, await each.data(ch)) for each in packed]
+                parcel = await self._chosen("scatter", 1024 * ch.size).run(ch, parcels, where, place)
+                if parcel.meta[0] & HAS_OUT:  # nobody is through before everybody knows that its part fits
+                    await self._barrier().run(ch)
                 if target is None:
-                    array = array_of(parcel.meta, parcel.data)
-                    return array if packed is None else packed[rank].array.copy(order="K")
+                    return value_of(parcel.meta[1:], parcel.data) if packed is None else await packed[rank].copied(ch)
                 if not landed:
-                    await fill(ch, array_of(parcel.meta, parcel.data), target)
+                    await fill(ch, array_of(parcel.meta[1:], parcel.data), target)
                 return out
 
             return f"scatter root={where}", body
@@ -310,23 +258,40 @@ class Movement(Calls):
             packed = self._packed_parts(given, "all_to_all")
 
             async def body(ch: Channel) -> Any:
-                parcels = [Parcel(each.meta, each.data) for each in packed]
-                came = await self._chosen("exchange_all", 1024 * size).run(ch, parcels)
-                return _own(came, rank, packed[rank])
+                parcels = [Parcel(each.meta, await each.data(ch)) for each in packed]
+                return await _values(ch, await self._exchanged(ch, parcels), packed[rank])
 
             return "all_to_all", body
 
         return self._made(turn, timeout, prepare)
+
+    async def _exchanged(self, ch: Channel, parcels: list[Parcel]) -> list[Any]:
+        """What every rank has for me; AIOCOLL_ALGORITHM's choice for all_to_all holds here."""
+        name = self._settings.algorithm.get("all_to_all")
+        if name is None or any(each.name == name for each in all_of("exchange_all")):
+            came: list[Any] = await self._chosen("exchange_all", 1024 * ch.size, named="all_to_all").run(ch, parcels)
+            return came
+        # An algorithm for sizes that both sides know: they travel first.
+        algorithm = self._chosen("all_to_all", 0)
+        sizes = [Parcel(each.meta, np.array([each.data.nbytes], "<u8").view(np.uint8)) for each in parcels]
+        heads = await self._chosen("exchange_all", 1024 * ch.size).run(ch, sizes)
+        incoming = [np.empty(int(head.data.view("<u8")[0]), np.uint8) for head in heads]
+        incoming[ch.rank] = parcels[ch.rank].data
+        await algorithm.run(ch, [each.data for each in parcels], incoming)
+        return [Parcel(head.meta, data) for head, data in zip(heads, incoming, strict=True)]
 
     def barrier(self, *, timeout: float | None = None, name: str | None = None) -> Posted[None]:
         """Returns once every rank has called it."""
         turn = self._turn("barrier", name)
 
         def prepare() -> tuple[str, Body]:
-            algorithm = self._plan("barrier", lambda: self._chosen("barrier", 0))
+            algorithm = self._barrier()
             return f"barrier ({algorithm.name})", algorithm.run
 
         return self._made(turn, timeout, prepare)
+
+    def _barrier(self) -> Algorithm:
+        return self._plan("barrier", lambda: self._chosen("barrier", 0))
 
     def _packed_parts(self, parts: Any, what: str) -> list[Packed]:
         rank, size = self._scope.rank, self._scope.size
@@ -341,20 +306,10 @@ class Movement(Calls):
         return [Packed(part, f"{what}, part {number}", rank) for number, part in enumerate(given)]
 
 
-def _given_back(x: Any, packed: Packed) -> Any:
-    """Root's result of a broadcast."""
-    if isinstance(x, np.ndarray) and x.flags.writeable:
-        return x
-    copied = packed.array.copy(order="K")
-    return copied[()] if packed.scalar else copied
-
-
-def _own(parcels: Sequence[Any], rank: int, packed: Packed) -> list[Array]:
-    """Arrays out of parcels; my own as a copy, since what aiocoll returns is the caller's."""
+async def _values(ch: Channel, parcels: Sequence[Any], own: Packed) -> list[Any]:
+    """What all ranks gave; my own as a copy, since what aiocoll returns is the caller's."""
     return [
-        packed.array.astype(native(packed.array.dtype), order="K", copy=True)
-        if source == rank
-        else array_of(parcel.meta, parcel.data)
+        await own.copied(ch) if source == ch.rank else value_of(parcel.meta, parcel.data)
         for source, parcel in enumerate(parcels)
     ]
 

@@ -18,7 +18,8 @@ from ..endpoint import Channel
 from ..errors import SerializationError, UsageError
 from ..wire.objects import dumps, loads
 from .calls import Posted
-from .movement import Movement, blob_of, read_blob
+from .movement import Movement
+from .packing import blob_of, read_blob
 
 Body = Callable[[Channel], Awaitable[Any]]
 _INLINE_BYTES_MAX = 4096
@@ -73,6 +74,8 @@ class Objects(Movement):
             mine = self._dumped(obj, "gather_object")
 
             async def body(ch: Channel) -> Any:
+                # Nobody is through before everybody is known to have an object that can be sent.
+                await self._barrier().run(ch)
                 return await self._collected(ch, b"", mine, where)
 
             return f"gather_object root={where}", body
@@ -89,7 +92,7 @@ class Objects(Movement):
             mine = self._dumped(obj, "all_gather_object")
 
             async def body(ch: Channel) -> Any:
-                blobs = await share(ch, blob_of(b"", mine, 0, _INLINE_BYTES_MAX))
+                blobs = await share(ch, blob_of(b"", mine if mine.nbytes <= _INLINE_BYTES_MAX else None, mine.nbytes))
                 blocks = await self._blocks_of(ch, mine, [read_blob(blob) for blob in blobs])
                 return [Parcel(b"", block) for block in blocks]
 
@@ -127,7 +130,7 @@ class Objects(Movement):
             mine = self._all_dumped(objs, "all_to_all_object")
 
             async def body(ch: Channel) -> Any:
-                return await self._chosen("exchange_all", 1024 * ch.size).run(ch, mine)
+                return await self._exchanged(ch, mine)
 
             return "all_to_all_object", body
 

@@ -6,8 +6,10 @@ result's own memory where the dtypes allow it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,42 @@ class _Input:
     scalar: bool
     op: Op
     plan: _Plan
+
+
+@dataclass(slots=True)
+class _Cut:
+    """The input of a reduce_scatter: arrays that lie one after the other, and the shape of each rank's block."""
+
+    parts: list[Array]
+    blocks: list[tuple[int, ...]]
+    scalar: bool
+    """Whether my block is a number."""
+
+    def elements(self) -> list[int]:
+        """Elements per rank."""
+        return [math.prod(block) for block in self.blocks]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of all blocks in one array; blocks that make none along axis 0 lie flat."""
+        first = self.blocks[0]
+        if first and all(block[1:] == first[1:] and block for block in self.blocks):
+            return (sum(block[0] for block in self.blocks), *first[1:])
+        return (sum(self.elements()),)
+
+    def whole(self) -> Array:
+        """An array like the whole input; its content does not count."""
+        return self.parts[0] if len(self.parts) == 1 else np.empty(self.shape, native(self.parts[0].dtype))
+
+    @property
+    def text(self) -> str:
+        """How the ranks' blocks differ from what all would do without a word."""
+        shape = self.shape
+        usual = [(stop - start, *shape[1:]) for start, stop in split_rows(shape[0], len(self.blocks))]
+        if self.blocks == usual:
+            return ""
+        alike = all(block[1:] == shape[1:] and block for block in self.blocks)
+        return f" blocks={[block[0] for block in self.blocks] if alike else self.blocks}"
 
 
 async def _copy(ch: Channel, source: Array, target: Array) -> None:
@@ -128,20 +166,9 @@ class Reductions(Calls):
         turn = self._turn("reduce_scatter", name)
 
         def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
-            parts, blocks = self._blocks(x, counts)
-            elements = [_size(block) for block in blocks]
-            shape = blocks[self._scope.rank]
-            whole = parts[0] if len(parts) == 1 and not isinstance(x, list) else None
-            sample = whole if whole is not None else np.empty((sum(elements),), parts[0].dtype)
-            cut = "" if whole is None and not counts else f" blocks={[block[:1] for block in blocks]}"
-            given = self._input(sample, op, "reduce_scatter", cut if counts or whole is None else "")
-            plan = given.plan
-            for part in parts:
-                if part.dtype != parts[0].dtype:
-                    raise UsageError(
-                        f"reduce_scatter on rank {self._scope.rank}: the parts have dtypes {parts[0].dtype} and "
-                        f"{part.dtype}; they must be one"
-                    )
+            cut = self._cut(x, counts)
+            given = self._given(cut.whole(), False, op, "reduce_scatter", cut.text)
+            plan, parts, elements, shape = given.plan, cut.parts, cut.elements(), cut.blocks[self._scope.rank]
             target = self._target(out, given, shape, "reduce_scatter", parts)
 
             async def body(ch: Channel) -> Any:
@@ -154,7 +181,7 @@ class Reductions(Calls):
                 begin = sum(elements[: ch.rank])
                 block = work[begin : begin + elements[ch.rank]]
                 await _finish(ch, given.op, block, ch.size)
-                return await _deliver(ch, block, shape, plan, None, target, out, False)
+                return await _deliver(ch, block, shape, plan, None, target, out, cut.scalar)
 
             return plan.description, body
 
@@ -199,7 +226,16 @@ class Reductions(Calls):
 
     def _input(self, x: Any, op: Op | str, collective: str, more: str = "") -> _Input:
         array, scalar = as_array(x, what=collective, rank=self._scope.rank)
-        operator = as_op(op)
+        return self._given(array, scalar, op, collective, more)
+
+    def _given(self, array: Array, scalar: bool, op: Op | str, collective: str, more: str) -> _Input:
+        try:
+            operator = as_op(op)
+        except UsageError as error:
+            raise UsageError(f"{collective} on rank {self._scope.rank}: {error}") from error
+        if operator.function is not None:
+            # A function sees the context that it is called in, and is nobody's to keep.
+            return _Input(array, scalar, operator, self._reduction_plan(collective, operator, array, more))
         key = (collective, operator, array.dtype, array.shape, more)
         plan = self._plan(key, lambda: self._reduction_plan(collective, operator, array, more))
         return _Input(array, scalar, operator, plan)
@@ -228,37 +264,36 @@ class Reductions(Calls):
         check_out(target, shape, dtype, [given.array] if inputs is None else inputs, what=collective, rank=rank)
         return target
 
-    def _blocks(self, x: Any, counts: Sequence[int] | None) -> tuple[list[Array], list[tuple[int, ...]]]:
-        """The input of a reduce_scatter as arrays to lie one after the other, and the shape of each rank's block."""
+    def _cut(self, x: Any, counts: Sequence[int] | None) -> _Cut:
+        """The input of a reduce_scatter, cut into blocks."""
         rank, size = self._scope.rank, self._scope.size
+        what = f"reduce_scatter on rank {rank}"
         if isinstance(x, (list, tuple)) and (counts is None or any(isinstance(part, np.ndarray) for part in x)):
             if len(x) != size or counts is not None:
                 raise UsageError(
-                    f"reduce_scatter on rank {rank}: a list takes one array per rank ({size}) and no counts; "
-                    f"it has {len(x)}"
+                    f"{what}: a list takes one array per rank ({size}) and no counts; it has {len(x)}"
                 )
-            parts = [as_array(part, what="reduce_scatter", rank=rank)[0] for part in x]
-            return parts, [part.shape for part in parts]
+            given = [as_array(part, what=f"reduce_scatter, part {i}", rank=rank) for i, part in enumerate(x)]
+            parts = [part for part, _ in given]
+            for part in parts:
+                if native(part.dtype) != native(parts[0].dtype):
+                    raise UsageError(f"{what}: the parts have dtypes {parts[0].dtype} and {part.dtype}; give them one")
+            return _Cut(parts, [part.shape for part in parts], given[rank][1])
         array, _ = as_array(x, what="reduce_scatter", rank=rank)
         if array.ndim == 0:
-            raise UsageError(f"reduce_scatter on rank {rank}: x has no axis 0 to be cut along; pass an array")
+            raise UsageError(f"{what}: x has no axis 0 to be cut along; pass an array")
         if counts is None:
             rows = [stop - start for start, stop in split_rows(array.shape[0], size)]
         else:
-            rows = [int(count) for count in counts]
+            try:
+                rows = [index(count) for count in counts]
+            except TypeError:
+                rows = []
             if len(rows) != size or min(rows) < 0 or sum(rows) != array.shape[0]:
                 raise UsageError(
-                    f"reduce_scatter on rank {rank}: counts={list(counts)!r} must be {size} numbers of rows that add "
-                    f"up to {array.shape[0]}"
+                    f"{what}: counts={counts!r} must be {size} numbers of rows that add up to {array.shape[0]}"
                 )
-        return [array], [(row, *array.shape[1:]) for row in rows]
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+        return _Cut([array], [(row, *array.shape[1:]) for row in rows], False)
 
 
 def _fresh(ch: Channel, count: int, dtype: np.dtype[Any]) -> Array:

@@ -1,0 +1,118 @@
+"""Arrays ready to travel, and back: a description and flat bytes; what is small travels with its description.
+
+The rule: nothing that may be large is copied in one go, and a description says everything that the receiver's result
+depends on, whether the sender gave a number included.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..buffers import as_array, as_bytes, is_packed, native, pack, pieces, shaped
+from ..buffers.layout import PIECE_BYTES
+from ..endpoint import Channel
+from ..errors import UsageError, WireError
+from ..wire.codec import ArrayMeta, describe, parse
+
+Array = NDArray[Any]
+
+_HEAD: Final = struct.Struct("<BHQ")  # flags, bytes of meta, bytes of payload
+_INLINE: Final = 1
+HAS_OUT: Final = 2
+"""This rank gave ``out=``."""
+
+
+class Packed:
+    """One array ready to travel: its description and its bytes."""
+
+    __slots__ = ("_bytes", "_fortran", "array", "meta", "nbytes", "scalar")
+
+    def __init__(self, x: Any, what: str, rank: int) -> None:
+        self.array, self.scalar = array, _ = as_array(x, what=what, rank=rank)
+        self._bytes: Array | None = None
+        flags = array.flags
+        self._fortran = bool(flags.f_contiguous and not flags.c_contiguous)
+        if array.nbytes <= PIECE_BYTES or is_packed(array):
+            flat, self._fortran = pack(array)
+            self._bytes = as_bytes(flat)
+        self.nbytes = array.nbytes
+        try:
+            # An array without axes has no order: Fortran's stands for a number, which comes back as a NumPy scalar.
+            self.meta = describe(native(array.dtype), array.shape, self._fortran or self.scalar)
+        except UsageError as error:
+            raise UsageError(f"{what} on rank {rank}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<Packed {self.array.dtype} {self.array.shape}>"
+
+    async def data(self, ch: Channel) -> Array:
+        """The bytes in native byte order; a large array of another layout is copied once, piece by piece."""
+        if self._bytes is None:
+            flat = np.empty(self.array.size, native(self.array.dtype))
+            await fill(ch, self.array, shaped(flat, self.array.shape, self._fortran))
+            self._bytes = as_bytes(flat)
+        return self._bytes
+
+    def bytes_now(self) -> Array:
+        """The bytes at once, for what must be on its way before the caller goes on."""
+        if self._bytes is None:
+            self._bytes = as_bytes(pack(self.array)[0])
+        return self._bytes
+
+    async def copied(self, ch: Channel) -> Any:
+        """The array again, in memory of its own."""
+        copy = np.empty_like(self.array, native(self.array.dtype), subok=False)
+        await fill(ch, self.array, copy)
+        return copy[()] if self.scalar else copy
+
+
+def blob_of(meta: bytes, data: Array | None, nbytes: int, flags: int = 0) -> bytes:
+    """What travels first: flags, the description, and the data itself if given."""
+    if data is not None:
+        return _HEAD.pack(flags | _INLINE, len(meta), nbytes) + meta + data.tobytes()
+    return _HEAD.pack(flags, len(meta), nbytes) + meta
+
+
+def read_blob(blob: bytes) -> tuple[int, bytes, int, Array | None]:
+    """(flags, meta, nbytes, data if it came along)."""
+    flags, meta_bytes, nbytes = _HEAD.unpack_from(blob)
+    start = _HEAD.size + meta_bytes
+    meta = blob[_HEAD.size : start]
+    data = np.frombuffer(bytearray(blob[start : start + nbytes]), np.uint8) if flags & _INLINE else None
+    return flags, meta, nbytes, data
+
+
+def array_of(meta: bytes, data: Array) -> Array:
+    """The array that a description and bytes make; shares the memory of ``data``."""
+    what = parse(meta)
+    if data.nbytes != what.nbytes:
+        raise WireError(f"{data.nbytes} bytes came for shape {what.shape} of {what.dtype}")
+    return what.array(data)
+
+
+def value_of(meta: bytes, data: Array) -> Any:
+    """What the sender gave: an array, or a NumPy scalar for a number."""
+    array = array_of(meta, data)
+    return array[()] if not array.ndim and parse(meta).fortran else array
+
+
+def direct(target: Array | None, what: ArrayMeta) -> Array | None:
+    """The bytes of ``target`` if what comes can land in it as it is."""
+    if target is None or target.dtype != what.dtype or not target.nbytes:
+        return None
+    flags = target.flags
+    if flags.c_contiguous and (not what.fortran or target.ndim < 2):
+        return as_bytes(target)
+    if flags.f_contiguous and what.fortran:
+        return as_bytes(target)
+    return None
+
+
+async def fill(ch: Channel, array: Array, target: Array) -> None:
+    """Copies a result into ``target``, piece by piece."""
+    for _ in pieces(array, target):
+        await ch.breathe()
