@@ -6,7 +6,8 @@ belong to a warden that outlives a killed runner.
 options.py    the command line          plan.py       argv and environment of each rank
 start.py      processes before loops    processes.py  pipes to the ranks, messages from the warden
 warden.py     the ranks' parent         supervise.py  store, attempts, restarts, deadline
-job.py        one attempt; signals      nodes.py      several runners, one job
+job.py        one attempt               signals.py    what ends or wakes it
+several.py    one runner among several  nodes.py      how they meet and agree
 verdict.py    who failed first          console.py    what is shown;  lines.py: whole lines
 command.py    ``aiocoll run``           functions.py  ``aiocoll.launch``;  worker.py: its other end
 """

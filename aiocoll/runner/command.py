@@ -15,6 +15,7 @@ from aiocoll.errors import AiocollError, UsageError
 from aiocoll.runner.console import Console, FileSink
 from aiocoll.runner.options import Options, parse
 from aiocoll.runner.plan import BLAS_VARIABLES, Layout, base_environment, command_line, describe
+from aiocoll.runner.signals import EarlySignals
 from aiocoll.runner.start import Recipe
 
 USAGE_CODE = 2
@@ -67,19 +68,18 @@ def _run(options: Options, layout: Layout, program: list[str], env: dict[str, st
     if options.verbose:
         threads = env.get(BLAS_VARIABLES[0])
         console.say(f"aiocoll: job {layout.job}: {options.ranks} ranks here, {threads} BLAS threads each")
+    early = EarlySignals()
     try:
         first = recipe.start_alone(layout) if options.nnodes == 1 else None
         from aiocoll.runner.supervise import supervise
 
-        return supervise(options, recipe, console, first)
+        return supervise(options, recipe, console, first, early)
     except UsageError as error:
         console.say(f"aiocoll run: {error}")
         return USAGE_CODE
     except AiocollError as error:
         console.say(f"aiocoll: {error}")
         return 1
-    except KeyboardInterrupt:  # before there was a loop to handle it; the warden ends the ranks
-        return 130
     finally:
         console.close()
 
@@ -90,7 +90,7 @@ def _have_standard_streams() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, fd in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, "w", closefd=False))

@@ -145,7 +145,7 @@ def _run_in_thread(supervisor: Supervisor, first: Started) -> int:
 
     def work() -> None:
         try:
-            outcome.append(asyncio.run(supervisor.run(first, signals=False))[0])
+            outcome.append(asyncio.run(supervisor.run(first))[0])
         except BaseException as error:
             outcome.append(error)
         finally:

@@ -15,7 +15,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO
 
 from aiocoll.errors import AiocollError
 from aiocoll.runner.console import STREAMS, Console
@@ -232,55 +232,6 @@ class Attempt:
 
 def _text(line: bytes) -> str:
     return line.rstrip(b"\r\n").decode(errors="backslashreplace")[-TAIL_CHARS:]
-
-
-class Signals:
-    """Hands the signals of this process to the current attempt; only for the main thread's loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._installed: list[signal.Signals] = []
-        self.attempt: Attempt | None = None
-        self.stopped: int | None = None
-        """The exit code that the first such signal means."""
-        self.arrived = asyncio.Event()
-
-    def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # What was ignored when we started (HUP under nohup, INT of a shell's background job) stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._install(number, self._stop, 128 + number)
-        for number in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-            self._install(number, self._pass_on, number)
-        if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
-            self._install(signal.SIGTSTP, self._suspend)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in self._installed:
-            self._loop.remove_signal_handler(number)
-
-    def _install(self, number: signal.Signals, call: Callable[..., None], *args: Any) -> None:
-        self._loop.add_signal_handler(number, call, *args)
-        self._installed.append(number)
-
-    def _stop(self, code: int) -> None:
-        self.stopped = self.stopped or code
-        self.arrived.set()
-        if self.attempt is not None:
-            self.attempt.stop(code)
-
-    def _pass_on(self, number: signal.Signals) -> None:
-        if self.attempt is not None:
-            self.attempt.processes.signal(number, group=number == signal.SIGQUIT)
-
-    def _suspend(self) -> None:
-        """Ctrl-Z stops the ranks with us, fg and bg wake them."""
-        if self.attempt is not None:
-            self.attempt.processes.signal(signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        if self.attempt is not None:
-            self.attempt.processes.signal(signal.SIGCONT)
 
 
 def open_logs(directory: str, ranks: Sequence[int], restart: int) -> dict[tuple[int, str], IO[bytes]]:

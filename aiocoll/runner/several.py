@@ -10,9 +10,10 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from aiocoll.runner.job import Attempt, Signals
+from aiocoll.runner.job import Attempt
 from aiocoll.runner.nodes import End, Node
 from aiocoll.runner.plan import Layout
+from aiocoll.runner.signals import Signals
 from aiocoll.runner.supervise import Supervisor
 
 T = TypeVar("T")

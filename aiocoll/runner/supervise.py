@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from aiocoll.errors import AiocollError, UsageError
 from aiocoll.runner.console import Console
-from aiocoll.runner.job import Attempt, Signals, open_logs
+from aiocoll.runner.job import Attempt, open_logs
 from aiocoll.runner.options import Options
+from aiocoll.runner.signals import EarlySignals, Signals
 from aiocoll.runner.start import Recipe, Started
 from aiocoll.store.server import StoreServer
 
@@ -34,12 +35,15 @@ class Supervisor:
     def __repr__(self) -> str:
         return f"Supervisor(attempt={self.attempt})"
 
-    async def run(self, first: Started | None, *, signals: bool = True) -> tuple[int, list[str]]:
-        """The job's exit code and the last words; `first` are ranks that have been started already."""
+    async def run(self, first: Started | None, early: EarlySignals | None = None) -> tuple[int, list[str]]:
+        """The job's exit code and the last words; `first` are ranks that have been started already.
+
+        Signals are handled where the process has caught them from its beginning (`early`).
+        """
         self.loop = asyncio.get_running_loop()
         self._deadline = self.loop.time() + self.options.timeout
         with contextlib.ExitStack() as stack:
-            caught = stack.enter_context(Signals(self.loop)) if signals else None
+            caught = stack.enter_context(Signals(self.loop, early)) if early is not None else None
             if first is not None:
                 return await self._alone(first, caught)
             assert caught is not None
@@ -116,10 +120,12 @@ async def _serving(started: Started) -> AsyncIterator[None]:
         await server.close()
 
 
-def supervise(options: Options, recipe: Recipe, console: Console, first: Started | None) -> int:
+def supervise(
+    options: Options, recipe: Recipe, console: Console, first: Started | None, early: EarlySignals
+) -> int:
     """Runs a `Supervisor` in an event loop of its own and says the last words; errors of the meeting are some, too."""
     try:
-        code, words = asyncio.run(Supervisor(options, recipe, console).run(first))
+        code, words = asyncio.run(Supervisor(options, recipe, console).run(first, early))
     except UsageError:
         raise
     except AiocollError as error:
