@@ -150,7 +150,9 @@ class _Joining:
         current = _parse_current(await self.store.get(f"{self.path}/current", timeout=LOOK_SECONDS))[1]
         mine = roster.members is not None and self.claim in roster.members
         if current > self.round and not mine:
-            if roster.claims.keys() == {self.claim.nonce}:  # it was over and cleared away: I have made it anew
+            if roster.decided:
+                await self._take_back_info()
+            else:  # it was over and cleared away, and late ones like me have made it anew
                 await _delete_all(self.store, self._key(""))
             self.round = current
             return True
@@ -186,6 +188,10 @@ class _Joining:
             await self.store.set(self._key(f"info/{self.claim.nonce.hex()}"), packed)
         await self.store.append(self._key("log"), entry)
         return await self._look()
+
+    async def _take_back_info(self) -> None:
+        """I am in no list of members."""
+        await self.store.delete(self._key(f"info/{self.claim.nonce.hex()}"))
 
     async def _look(self) -> Roster:
         return Roster.replay(await _peek(self.store, self._key("log")))
@@ -257,6 +263,7 @@ class _Joining:
         nonces, members = await self._fetch_members(verdict["size"])
         if self.claim.nonce not in nonces:
             self.inside = False
+            await self._take_back_info()
             raise RendezvousError(f"{self.where}: {self._why_refused((await self._look()).members or ())}")
         self._remember()
         rank, world = nonces.index(self.claim.nonce), verdict["world"]
@@ -323,6 +330,8 @@ class _Joining:
         try:
             async with asyncio.timeout(1.0):
                 roster = await self._append(withdraw_entry(self.claim.nonce, "went away"))
+                if roster.decided:
+                    self._remember()
                 if roster.members is not None:
                     await self._leave()
                 elif roster.failure is not None:

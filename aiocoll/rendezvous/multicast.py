@@ -67,6 +67,7 @@ class _Search:
         self._claim = Claim(secrets.token_bytes(8), request.rank, request.size, me())
         # Names may be longer than a datagram, and are nobody else's business.
         self._group = hashlib.blake2b(repr((request.job, request.path)).encode(), digest_size=16).digest()
+        self._of_old = frozenset(_served)
         self._peers: dict[bytes, _Peer] = {}
         self._news = asyncio.Event()
         self._failure = ""
@@ -137,7 +138,7 @@ class _Search:
 
     def _hear(self, source: str, message: Mapping[str, Any]) -> None:
         uid, rank, size, who = message["uid"], message["rank"], message["size"], message["who"]
-        if uid in _served or not isinstance(uid, bytes) or not isinstance(size, int) or not isinstance(who, dict):
+        if uid in self._of_old or not isinstance(uid, bytes) or not isinstance(size, int) or not isinstance(who, dict):
             return
         if "failure" in message:
             self._failure = self._failure or str(message["failure"])
@@ -146,7 +147,10 @@ class _Search:
         new = uid not in self._peers
         self._peers[uid] = _Peer(Claim(uid, rank, size, who), time.monotonic())
         if "port" in message and self._found is None and size == self._claim.size:
-            self._found = (uid, str(message["at"]) if is_loopback(source) else source, int(message["port"]))
+            # Whence it came is an address that surely reaches us, unless that is loopback; and without a secret
+            # whatever anybody says, nothing but loopback is used.
+            host = str(message["at"]) if is_loopback(source) else source
+            self._found = (uid, host if self._request.secret else "127.0.0.1", int(message["port"]))
         if new or self._failure or self._found:
             self._news.set()
 
@@ -210,6 +214,6 @@ class _Search:
         return (
             f"{self._request.url}: {len(claims)} of {self._claim.size} have come: {', '.join(map(str, claims))}; "
             f"missing ranks {', '.join(map(str, missing[:20]))}{' and more' if len(missing) > 20 else ''}. Look "
-            f"whether they were started with the same address, job, secret and group name on hosts of one network segment"
+            f"whether they were started with the same address, job, secret and group name, on one network segment"
             + (f"; heard from strangers: {strangers}" if strangers else "")
         )
