@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UsageError
 from .drivers import Driver
 from .group import SyncGroup
 from .work import Work
@@ -37,4 +38,11 @@ def connect(init_method: str | None = None, **options: Any) -> SyncGroup:
         driver.close()
         raise
     driver.serve(group._endpoint, group.local_size)
-    return SyncGroup(group, driver)
+    joined_group = SyncGroup(group, driver)
+    if group.size > 1 and group._endpoint.transport.name == "inproc":
+        joined_group.close()
+        raise UsageError(
+            "transport='inproc' joins ranks that share one event loop, and every blocking group has a loop of its own; "
+            "use 'auto' or 'tcp', or the async API"
+        )
+    return joined_group

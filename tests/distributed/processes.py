@@ -1,0 +1,55 @@
+"""Ranks as plain processes, started by hand as the tutorials do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def spawn(size: int, body: str, **environ: str) -> list[Any]:
+    """Runs `body` (which sets `answer`) in `size` processes with `rank` and `size` set; the answers in rank order."""
+    program = "import sys, json, os, warnings; warnings.simplefilter('error'); rank, size = map(int, sys.argv[1:3])\n"
+    program += (
+        "import numpy as np, aiocoll.distributed as dist\n" + textwrap.dedent(body) + "\nprint(json.dumps(answer))"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(rank), str(size)],
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    answers = []
+    for rank, child in enumerate(children):
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 0 and not err, f"rank {rank}: {err}"
+        answers.append(json.loads(out))
+    return answers
+
+
+TOTAL = "x = np.arange(3.0) + rank; dist.all_reduce(x); answer = [dist.get_rank(), dist.get_world_size(), x.tolist()]"
+LEAVE = "; dist.destroy_process_group()"
+
+
+def expected(size: int) -> list[Any]:
+    total = sum(np.arange(3.0) + rank for rank in range(size))
+    return [[rank, size, np.asarray(total).tolist()] for rank in range(size)]

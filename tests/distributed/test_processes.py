@@ -1,0 +1,130 @@
+"""The documented API in real processes: interrupts, forks, programs that end in the middle."""
+
+from __future__ import annotations
+
+from tests.distributed.processes import free_port, spawn
+
+JOIN = "dist.init_process_group('tcp', 'tcp://127.0.0.1:{port}', rank=rank, world_size=size)"
+
+
+def join() -> str:
+    return JOIN.format(port=free_port())
+
+
+def test_ctrl_c_in_a_blocked_call_and_what_the_others_learn() -> None:
+    body = f"""
+    import signal, threading, time
+    from aiocoll.errors import GroupBrokenError
+    {join()}
+    x = np.arange(3.0) + rank
+    dist.all_reduce(x)
+    if rank == 0:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        before = time.monotonic()
+        try:
+            dist.all_reduce(x)
+        except KeyboardInterrupt:
+            answer = [time.monotonic() - before]
+        dist.isend(x, 1)
+    else:
+        time.sleep(0.8)
+        try:
+            dist.all_reduce(x)
+        except GroupBrokenError as error:
+            answer = [str(error)]
+    dist.destroy_process_group()
+    """
+    (waited,), (words,) = spawn(2, body)
+    assert waited < 5
+    assert "rank 0" in words, words
+
+
+def test_a_forked_child_ends_as_programs_end_and_the_parent_goes_on() -> None:
+    body = f"""
+    {join()}
+    x = np.arange(3.0) + rank
+    request = dist.all_reduce(x, async_op=True)
+    request.wait()
+    warnings.simplefilter("ignore")
+    child = os.fork()
+    if child == 0:
+        words = []
+        for use in (lambda: dist.all_reduce(x), lambda: dist.isend(x, 0), dist.barrier):
+            try:
+                use()
+            except ValueError as error:
+                words.append("process" in str(error) and str(os.getppid()) in str(error))
+        sys.exit(0 if words == [True] * 3 else 3)  # with all the exit handlers that the parent registered
+    _, status = os.waitpid(child, 0)
+    for _ in range(3):
+        dist.all_reduce(x)
+    answer = [os.waitstatus_to_exitcode(status), x.tolist()]
+    """
+    assert spawn(2, body) == [[0, [8.0, 24.0, 40.0]]] * 2
+
+
+def test_a_fork_before_init_has_a_world_of_its_own() -> None:
+    body = f"""
+    child = os.fork()
+    if child == 0:
+        {join()}
+        x = np.arange(3.0) + rank
+        dist.all_reduce(x)
+        os._exit(int(x[2]))
+    _, status = os.waitpid(child, 0)
+    answer = os.waitstatus_to_exitcode(status)
+    """
+    assert spawn(2, body) == [5, 5]
+
+
+def test_a_script_that_never_destroys_ends_quietly_with_what_it_sent() -> None:
+    body = f"""
+    {join()}
+    x = np.zeros(1000)
+    if rank == 0:
+        dist.isend(np.arange(1000.0), 1)
+    else:
+        dist.recv(x, 0)
+    answer = x.sum()
+    """
+    assert spawn(2, body) == [0, 499500]
+
+
+def test_use_from_many_threads() -> None:
+    body = f"""
+    import concurrent.futures
+    {join()}
+    other = 1 - rank
+    def talk(tag):
+        buffer = np.zeros(4)
+        for number in range(20):
+            if rank == 0:
+                dist.send(np.arange(4.0) + number + tag, other, tag=tag)
+                dist.recv(buffer, other, tag=tag)
+            else:
+                dist.recv(buffer, other, tag=tag)
+                dist.send(buffer + 1, other, tag=tag)
+        return float(buffer[3])
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        answer = list(pool.map(talk, range(5)))
+    dist.destroy_process_group()
+    """
+    assert spawn(2, body) == [[23.0, 24.0, 25.0, 26.0, 27.0], [22.0, 23.0, 24.0, 25.0, 26.0]]
+
+
+def test_new_groups_by_the_hundred_cost_nothing() -> None:
+    body = f"""
+    {join()}
+    def once():
+        handle = dist.new_group([0, 1])
+        x = np.arange(2.0) + rank
+        dist.all_reduce(x, group=handle)
+        dist.destroy_process_group(handle)
+        return x[1]
+    once()
+    before = len(os.listdir("/proc/self/fd"))
+    totals = {{float(once()) for _ in range(300)}}
+    answer = [len(os.listdir("/proc/self/fd")) - before, sorted(totals)]
+    dist.destroy_process_group()
+    """
+    assert spawn(2, body) == [[0, [3.0]]] * 2
