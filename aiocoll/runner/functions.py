@@ -142,6 +142,7 @@ def _sink(stream: TextIO | None, fd: int) -> Sink:
 def _run_in_thread(supervisor: Supervisor, first: Started) -> int:
     """The job's exit code. A thread, since the caller's may run an event loop already; Ctrl-C reaches the ranks."""
     outcome: list[int | BaseException] = []
+    over = threading.Event()
 
     def work() -> None:
         try:
@@ -150,15 +151,18 @@ def _run_in_thread(supervisor: Supervisor, first: Started) -> int:
             outcome.append(error)
         finally:
             first.close()
+            over.set()
 
     thread = threading.Thread(target=work, name="aiocoll launch")
     thread.start()
-    while thread.is_alive():
+    while not over.is_set():
         try:
-            thread.join()
+            over.wait()  # not join(): an interrupted join() takes the thread for ended
         except KeyboardInterrupt:
             if supervisor.loop is not None and supervisor.attempt is not None:
-                supervisor.loop.call_soon_threadsafe(supervisor.attempt.stop, 130)
+                with contextlib.suppress(RuntimeError):  # the loop has just ended
+                    supervisor.loop.call_soon_threadsafe(supervisor.attempt.stop, 130)
+    thread.join()
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
@@ -181,7 +185,9 @@ def _outcome(supervisor: Supervisor, code: int, options: Options) -> list[Any]:
         )
     if code or missing:
         cause = attempt.verdict.cause
-        rank = cause.rank if cause is not None else missing[0]
+        # Who left without a word and with code 0 is the cause of the errors of those that waited for it.
+        silent = [rank for rank in missing if not attempt.verdict.endings[rank].failed]
+        rank = silent[0] if cause is None or (cause.consequence and silent) else cause.rank
         raise _error(rank, attempt.results[rank], decode(attempt.verdict.endings[rank].code), attempt.host)
     results = []
     for rank, data in sorted(returned.items()):

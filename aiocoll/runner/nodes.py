@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiocoll.errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
-from aiocoll.runner.options import Options, split_address
+from aiocoll.runner.options import JOIN_S, Options, split_address
 from aiocoll.runner.plan import Layout
 from aiocoll.runner.start import free_port
 from aiocoll.store.prefix import PrefixStore
 from aiocoll.store.server import StoreServer
 from aiocoll.store.tcp import TCPStore
 
-JOIN_S = 300.0
 BEAT_S, LOST_S = 2.0, 15.0
 GOODBYE_S = 10.0
 
@@ -38,6 +37,8 @@ class End:
     words: tuple[str, ...] = ()
     final: bool = False
     """Whether no restart may follow (somebody wanted the job to stop)."""
+    lost: bool = False
+    """Whether this runner says so alone, because it has lost another one."""
 
     def encode(self) -> bytes:
         words = list(self.words)
@@ -144,7 +145,8 @@ class Node:
         try:
             ended(End.decode(await self._store.get(f"{restart}/end", timeout=math.inf)))
         except AiocollError as error:
-            ended(End(1, self.rank, (f"aiocoll: the runner of node 0 at {self._options.rdzv} is gone: {error}",), True))
+            text = f"aiocoll: the runner of node 0 at {self._options.rdzv} is gone: {error}"
+            ended(End(1, self.rank, (text,), final=True, lost=True))
 
     async def _beat(self, ended: Callable[[End], None]) -> None:
         """Shows that we live, and looks whether the others do: a lost host closes no connection."""
@@ -159,13 +161,11 @@ class Node:
                         seen[node] = beat, loop.time()
                     elif loop.time() - seen[node][1] > LOST_S:
                         text = f"aiocoll: the runner of node {node} has not been heard of for {LOST_S:g} s; exit code 1"
-                        ended(await self.end(0, End(1, node, (text,), True), local=True))
+                        ended(End(1, self.rank, (text,), final=True, lost=True))
                 await asyncio.sleep(BEAT_S)
 
-    async def end(self, restart: int, end: End, *, local: bool = False) -> End:
+    async def end(self, restart: int, end: End) -> End:
         """Says that the attempt is over; the end that holds, which may be an earlier one."""
-        if local:
-            return end
         try:
             return End.decode(await self._store.compare_set(f"{restart}/end", b"", end.encode()))
         except AiocollError:

@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 from aiocoll.errors import UsageError
 from aiocoll.runner.plan import usable_cpus
 
+JOIN_S = 300.0
+"""How long runners of one job wait for one another, unless --timeout is less."""
 GRACE_S = 30.0
 FAILURE_GRACE_S = 1.5
 

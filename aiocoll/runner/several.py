@@ -67,6 +67,8 @@ async def _attempt(supervisor: Supervisor, node: Node, layout: Layout, signals: 
         async with supervisor.watched(attempt, signals):
             node.watch(layout.restart, ended)
             await attempt.run()
+            if over.done() and over.result().lost:
+                return over.result()
             mine = await node.finish(layout.restart, _end_of(attempt, node))
             if mine.code:
                 # What was told at the first failure was early; these words know how the others fared.

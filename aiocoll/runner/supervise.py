@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from aiocoll.errors import AiocollError, UsageError
+from aiocoll.errors import AiocollError, RendezvousTimeoutError, UsageError
 from aiocoll.runner.console import Console
 from aiocoll.runner.job import Attempt, open_logs
-from aiocoll.runner.options import Options
+from aiocoll.runner.options import JOIN_S, Options
 from aiocoll.runner.signals import EarlySignals, Signals
 from aiocoll.runner.start import Recipe, Started
 from aiocoll.store.server import StoreServer
@@ -129,7 +129,8 @@ def supervise(
     except UsageError:
         raise
     except AiocollError as error:
-        code, words = 1, [f"aiocoll: {error}"]
+        late = isinstance(error, RendezvousTimeoutError) and options.timeout < JOIN_S
+        code, words = TIMEOUT_CODE if late else 1, [f"aiocoll: {error}"]
     finally:
         if first is not None:
             first.close()

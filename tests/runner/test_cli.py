@@ -1,0 +1,61 @@
+"""``aiocoll`` and ``python -m aiocoll``: commands, help, versions, plans; and what a runner does not import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from aiocoll.cli import main
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
+    assert "run" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert "numpy" in capsys.readouterr().out
+
+
+def test_a_command_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dance"]) == 2
+    assert "'dance'" in capsys.readouterr().err
+
+
+def test_help_of_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", "--help"])
+    text = capsys.readouterr().out
+    assert left.value.code == 0
+    for option in "-n --nnodes --rdzv --max-restarts --log-dir --ranks --timeout --dry-run --json".split():
+        assert option in text
+
+
+def test_a_dry_run_starts_nothing_and_shows_no_secret(runner: Any) -> None:
+    script = runner.script("open('started', 'w')")
+    env = {"AIOCOLL_SECRET": "open sesame"}
+    done = runner.run("-n", 2, "--dry-run", "-x", "MY_TOKEN=hidden", script, "arg", env=env)
+    assert done.code == 0 and not (runner.directory / "started").exists()
+    for words in (f"[r1] {sys.executable}", "AIOCOLL_RANK=1", "AIOCOLL_SECRET_FD=<redacted>"):
+        assert words in done.out
+    assert "sesame" not in done.out + done.err and "hidden" not in done.out
+    plan = json.loads(runner.run("-n", 2, "--dry-run", "--json", script).out)
+    assert plan["world_size"] == 2 and [rank["env"]["RANK"] for rank in plan["ranks"]] == ["0", "1"]
+
+
+def test_ranks_start_before_anything_heavy_is_imported() -> None:
+    program = (
+        "import sys; import aiocoll.runner.command, aiocoll.runner.processes\n"
+        "heavy = 'numpy asyncio uvloop rich cloudpickle msgpack ssl'\n"
+        "print([name for name in heavy.split() if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_runner_never_needs_numpy(runner: Any) -> None:
+    done = runner.run("-n", 2, "-v", runner.script("pass"), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.code == 0 and "BLAS threads" in done.err
+    assert "aiocoll.runner.supervise" in done.err and "numpy" not in done.err
