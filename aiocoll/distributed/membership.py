@@ -69,6 +69,8 @@ def init_process_group(
         init_method = _url(init_method)
         if init_method.startswith("env://"):
             size, place = from_environment(size, place)
+    if size is not None and place is not None and not 0 <= place < size:
+        raise RuntimeUsageError(f"worker's rank({place}) is out of range: [0, {size - 1}] (world_size={size})")
     limit = seconds_of(timeout)
     if limit is not None:
         options["timeout"] = limit

@@ -169,7 +169,7 @@ def scheme(url: Url) -> Scheme:
             theirs: Any = entry.load()
             return theirs  # type: ignore[no-any-return]
     known = ", ".join(f"{name}://" for name in schemes())
-    raise UsageError(f"init_method={url.text!r} is malformed: its scheme is none of {known}")
+    raise UsageError(f"unknown init method: init_method={url.text!r} is malformed: its scheme is none of {known}")
 
 
 @cache

@@ -136,8 +136,12 @@ def test_refused_arguments() -> None:
     for url in ("smoke://x", "tcp://", "tcp://127.0.0.1", "file://", "nonsense"):
         refuse(RuntimeError, url, "tcp", url, rank=0, world_size=1)
     refuse(RuntimeError, "rank", "tcp", "tcp://127.0.0.1:1", world_size=2)
-    refuse(RuntimeError, "5", "tcp", "tcp://127.0.0.1:1", rank=5, world_size=2)
-    refuse(RuntimeError, "-2|0", "tcp", "tcp://127.0.0.1:1", rank=0, world_size=0)
+    for rank, size in ((5, 2), (2, 2), (-2, 2), (0, 0)):
+        words = rf"worker's rank\({rank}\) is out of range: \[0, {size - 1}\]"
+        refuse(RuntimeError, words, "tcp", "tcp://127.0.0.1:1", rank=rank, world_size=size)
+    refuse(RuntimeError, "unknown init method: .*smoke://x", "tcp", "smoke://x", rank=0, world_size=1)
+    refuse(RuntimeError, "requires manual rank assignment", "tcp", "tcp://127.0.0.1:1", world_size=2)
+    refuse(RuntimeError, "world_size is not set - it is required for file://", "tcp", "file:///nowhere/x", rank=0)
 
 
 def test_env_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
