@@ -207,12 +207,13 @@ def _is_complex(dtype: DType) -> bool:
     return dtype.kind == "c" or (_is_ml(dtype) and "complex" in dtype.name)
 
 
-@functools.lru_cache(maxsize=4096)
+# typed: NumPy's long and long long are equal where both have 64 bits, and yet results shall be of the input's type.
+@functools.lru_cache(maxsize=4096, typed=True)
 def _result_dtype(op: Op, dtype: DType) -> DType:
     return np.dtype(np.float64) if op.mean and _is_integer(dtype) else dtype.newbyteorder("=")
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096, typed=True)
 def _work_dtype(op: Op, dtype: DType) -> DType | None:
     """The dtype in which `op` accumulates arrays of `dtype`; None where NumPy cannot do it."""
     dtype = dtype.newbyteorder("=")

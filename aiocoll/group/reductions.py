@@ -236,7 +236,8 @@ class Reductions(Calls):
         if operator.function is not None:
             # A function sees the context that it is called in, and is nobody's to keep.
             return _Input(array, scalar, operator, self._reduction_plan(collective, operator, array, more))
-        key = (collective, operator, array.dtype, array.shape, more)
+        dtype = array.dtype
+        key = (collective, operator, dtype, dtype.char, array.shape, more)  # int64 has two equal dtypes
         plan = self._plan(key, lambda: self._reduction_plan(collective, operator, array, more))
         return _Input(array, scalar, operator, plan)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import WireError
 from ..wire.frame import FrameSink
 from .base import Link, Owner, Queued, Sent
 
@@ -87,15 +88,20 @@ class InprocLink:
         if self._closed or self._port.rank in self._port.switch.down:
             return
         self.bytes_received += _HEADER_BYTES + len(meta) + len(data)
-        _hand_over(self._sink, (kind, epoch, group, call, step, meta, data))
+        try:
+            _hand_over(self._sink, (kind, epoch, group, call, step, meta, data))
+        except WireError as error:
+            self.close()
+            self._port.owner_lost(self.peer, f"it sent what no correct peer sends: {error}")
+            return
         if self._ending:
             self._end()
 
     def progress(self) -> bool:
         return False
 
-    def withdraw(self, sent: Sent, *, keep: bool) -> None:
-        return
+    def withdraw(self, sent: Sent, *, keep: bool) -> bool:
+        return False
 
     def close(self) -> None:
         self._closed = True
@@ -122,8 +128,8 @@ class Loopback:
     def progress(self) -> bool:
         return False
 
-    def withdraw(self, sent: Sent, *, keep: bool) -> None:
-        return
+    def withdraw(self, sent: Sent, *, keep: bool) -> bool:
+        return False
 
     def close(self) -> None:
         return
@@ -167,7 +173,7 @@ class InprocTransport:
 
     def carry(self, target: InprocTransport, nbytes: int, arriving: _Frame) -> None:
         """Brings a frame of this rank to ``target``, after the network's delay."""
-        far = target.link(self.rank)
+        far = target._met(self.rank)  # what was sent arrives, also when its sender has ended meanwhile
         far._queue.append(arriving)
         if self.switch.delay is None:
             self.loop.call_soon(far._deliver)
@@ -179,9 +185,15 @@ class InprocTransport:
         """The link to ``peer`` (which may be this rank)."""
         link = self.made.get(peer)
         if link is None:
+            link = self._met(peer)
+            self._meet(peer)
+        return link
+
+    def _met(self, peer: int) -> InprocLink:
+        link = self.made.get(peer)
+        if link is None:
             assert self._owner is not None
             link = self.made[peer] = InprocLink(self, peer, self._owner.sink(peer))
-            self._meet(peer)
         return link
 
     def _meet(self, peer: int) -> None:
@@ -190,7 +202,7 @@ class InprocTransport:
         if peer in self.switch.down or (target is None and peer in self.switch.ended):
             self.loop.call_soon(self.owner_lost, peer)
         elif target is not None and target._owner is not None:
-            target.made.setdefault(self.rank, InprocLink(target, self.rank, target._owner.sink(self.rank)))
+            target._met(self.rank)
 
     def links(self) -> list[Link]:
         return list(self.made.values())
@@ -201,10 +213,10 @@ class InprocTransport:
     def drained(self) -> bool:
         return True
 
-    def owner_lost(self, peer: int) -> None:
+    def owner_lost(self, peer: int, reason: str = "its process ended") -> None:
         """Reports a dead or closed peer to the endpoint."""
         if self._owner is not None and self.rank not in self.switch.down:
-            self._owner.lost(peer, "its process ended")
+            self._owner.lost(peer, reason)
 
     def close(self) -> None:
         for link in self.made.values():
