@@ -128,3 +128,23 @@ def test_new_groups_by_the_hundred_cost_nothing() -> None:
     dist.destroy_process_group()
     """
     assert spawn(2, body) == [[0, [3.0]]] * 2
+
+
+def test_a_rank_that_ends_in_the_middle_is_named_to_those_who_wait_for_it() -> None:
+    body = f"""
+    import time
+    from aiocoll.errors import AiocollError
+    {join()}
+    x = np.arange(3.0)
+    dist.all_reduce(x)
+    if rank == 1:
+        print("null")
+        sys.exit(0)  # with the exit handler that leaves the world
+    before = time.monotonic()
+    try:
+        dist.all_reduce(x)
+    except AiocollError as error:
+        answer = [time.monotonic() - before, str(error)]
+    """
+    (waited, words), _ = spawn(2, body)
+    assert waited < 10 and "rank 1" in words, (waited, words)
