@@ -48,4 +48,5 @@ def script_moved_the_master(environ: Environ) -> bool:
     addr, port = environ.get("MASTER_ADDR", "").strip(), environ.get("MASTER_PORT", "").strip()
     if not addr and not port:
         return False
-    return f"{addr}:{port}" != environ.get("AIOCOLL_MASTER", "").strip()
+    host, _, number = environ.get("AIOCOLL_MASTER", "").strip().rpartition(":")
+    return (addr.strip("[]"), port) != (host.strip("[]"), number)

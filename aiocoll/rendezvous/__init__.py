@@ -7,6 +7,7 @@ url.py        reading init_method, rank and size
 hosts.py      which address of this host faces the others
 request.py    what a scheme is asked for
 join.py       the protocol over any store
+rounds.py     which meeting under a name is the current one
 roster.py     the state of a meeting, replayed from its log; pure
 meeting.py    what a completed meeting hands over
 multicast.py  finding the store by announcements

@@ -1,19 +1,15 @@
 """How ranks meet over any store; the rule: whoever waits can say who has come, who is missing and where.
 
-A meeting is a numbered *round* under one name. Each rank appends its claim to the round's log and replays it (see
-``roster``). Whoever sees the log decided writes the list of members, then the one key ``verdict`` that all wait for.
-A round is over when all its members have left; a process goes to the next round of a name at once when it has been in
-this one, so that a world can be left and met again on a store that lives on.
+Each rank appends its claim to the log of the current round (see ``rounds``) and replays it (see ``roster``). Whoever
+sees the log decided writes the list of members, then the one key ``verdict`` that all wait for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -31,6 +27,7 @@ from aiocoll.rendezvous.roster import (
     why_not,
     withdraw_entry,
 )
+from aiocoll.rendezvous.rounds import Rounds
 from aiocoll.store.base import Store
 from aiocoll.store.prefix import prefix
 from aiocoll.store.users import me
@@ -41,12 +38,7 @@ FAILURE_STANDS_SECONDS = 5.0
 """How long a failed round refuses ranks that come late; after that a process is taken for a new attempt."""
 MEMBERS_PER_KEY = 256
 INFO_BYTES_MAX = 4000
-MEMORY_MAX = 1024
-
 Info = Mapping[str, Any] | Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
-
-_rounds_of_this_process: OrderedDict[tuple[str, str, int | None], int] = OrderedDict()
-"""(birth of the store, path, rank asked for) -> the last decided round that this process was in."""
 
 
 async def join(
@@ -90,20 +82,19 @@ class _Joining:
     ) -> None:
         self.store, self.rank, self.size, self.name = store, rank, size, name
         self.timeout, self.info, self.where, self.strangers = timeout, info, where, strangers
-        self.path = f"aiocoll/{name if len(name.encode()) <= 128 else hashlib.blake2b(name.encode()).hexdigest()}"
+        self.rounds = Rounds(store, name)
         self.claim = Claim(secrets.token_bytes(8), rank, size, me())
         self.started = time.monotonic()
-        self.birth, self.round = "", 0
         self.told_missing = self.started
         self.inside = False
         """Whether the others may count on me."""
 
     def __repr__(self) -> str:
-        return f"<joining {self.name!r} as {self.claim} at {self.where}, round {self.round}>"
+        return f"<joining {self.name!r} as {self.claim} at {self.where}, round {self.rounds.number}>"
 
     async def run(self) -> Meeting:
         try:
-            await self._find_round()
+            await self.rounds.find(self.rank)
             await self._until_decided(await self._enter())
             return await self._conclude()
         except (Exception, asyncio.CancelledError):
@@ -111,56 +102,34 @@ class _Joining:
                 await self._step_back()
             raise
 
-    # ------------------------------------------------------------------------------------- which round
-
-    async def _find_round(self) -> None:
-        """The store's current round, or the one after the last that this process has been in."""
-        fresh = f"{secrets.token_hex(8)}:0".encode()
-        self.birth, now = _parse_current(await self.store.compare_set(f"{self.path}/current", b"", fresh))
-        been = _rounds_of_this_process.get((self.birth, self.path, self.rank), -1)
-        self.round = max(now, been + 1)
-        if self.round > now:
-            await self._advance(now, self.round)
-            await self._sweep(self.round - 1)
-
-    async def _advance(self, old: int, new: int) -> None:
-        """Makes `new` the current round, unless somebody has gone further."""
-        while old < new:
-            wanted = f"{self.birth}:{new}".encode()
-            there = await self.store.compare_set(f"{self.path}/current", f"{self.birth}:{old}".encode(), wanted)
-            old = _parse_current(there)[1]
-
-    async def _sweep(self, number: int) -> None:
-        """Removes what an earlier round has left, once nobody is in it and all who failed there know it."""
-        roster = Roster.replay(await _peek(self.store, f"{self.path}/{number}/log"))
-        if roster.decided and roster.is_deserted():
-            await _delete_all(self.store, f"{self.path}/{number}/")
+    # ------------------------------------------------------------------------------------- coming in
 
     async def _enter(self) -> Roster:
         """Puts my claim into a round that is not over."""
         while True:
             self.inside = True
-            roster = await self._append(claim_entry(self.claim), bring_info=True)
+            await self._bring_info()
+            roster = await self.rounds.append(claim_entry(self.claim))
             if not await self._is_past(roster):
                 return roster
             self.claim = Claim(secrets.token_bytes(8), self.rank, self.size, me())
 
     async def _is_past(self, roster: Roster) -> bool:
-        """Whether my claim came to a round that is over; then `round` is the one to go to, and its rubbish is gone."""
-        current = _parse_current(await self.store.get(f"{self.path}/current", timeout=LOOK_SECONDS))[1]
+        """Whether my claim came to a round that is over; then it is gone from there, and `rounds` is at the next."""
+        rounds = self.rounds
+        current = await rounds.current()
         mine = roster.members is not None and self.claim in roster.members
-        if current > self.round and not mine:
+        if current > rounds.number and not mine:
             if roster.decided:
                 await self._take_back_info()
             else:  # it was over and cleared away, and late ones like me have made it anew
-                await _delete_all(self.store, self._key(""))
-            self.round = current
+                await rounds.clear()
+            rounds.number = current
             return True
         if mine or not roster.decided or not self._is_over(roster):
             return False
-        await self._advance(self.round, self.round + 1)
-        await _delete_all(self.store, self._key(""))
-        self.round += 1
+        await rounds.end()
+        rounds.number += 1
         return True
 
     def _is_over(self, roster: Roster) -> bool:
@@ -175,26 +144,17 @@ class _Joining:
         known = any(claim.rank == self.rank for claim in others) and not (self.rank is None and len(others) < self.size)
         return old or known
 
-    # ------------------------------------------------------------------------------------- the log
-
-    def _key(self, key: str) -> str:
-        return f"{self.path}/{self.round}/{key}"
-
-    async def _append(self, entry: bytes, *, bring_info: bool = False) -> Roster:
-        if bring_info:
-            packed: bytes = msgpack.packb(self.info)
-            if len(packed) > INFO_BYTES_MAX:
-                raise UsageError(f"join: info has {len(packed)} bytes, the limit is {INFO_BYTES_MAX}")
-            await self.store.set(self._key(f"info/{self.claim.nonce.hex()}"), packed)
-        await self.store.append(self._key("log"), entry)
-        return await self._look()
+    async def _bring_info(self) -> None:
+        packed: bytes = msgpack.packb(self.info)
+        if len(packed) > INFO_BYTES_MAX:
+            raise UsageError(f"join: info has {len(packed)} bytes, the limit is {INFO_BYTES_MAX}")
+        await self.store.set(self.rounds.key(f"info/{self.claim.nonce.hex()}"), packed)
 
     async def _take_back_info(self) -> None:
         """I am in no list of members."""
-        await self.store.delete(self._key(f"info/{self.claim.nonce.hex()}"))
+        await self.store.delete(self.rounds.key(f"info/{self.claim.nonce.hex()}"))
 
-    async def _look(self) -> Roster:
-        return Roster.replay(await _peek(self.store, self._key("log")))
+    # ------------------------------------------------------------------------------------- waiting
 
     async def _until_decided(self, roster: Roster) -> None:
         """Returns once the verdict is in the store."""
@@ -205,13 +165,13 @@ class _Joining:
                 roster = await self._give_up()
                 break
             try:
-                await self.store.wait([self._key("verdict")], timeout=min(left, LOOK_SECONDS))
+                await self.store.wait([self.rounds.key("verdict")], timeout=min(left, LOOK_SECONDS))
                 return
             except RendezvousTimeoutError:
                 pass
             except RendezvousError as error:
                 raise RendezvousError(f"{error}; that was while waiting: {self._who_is_there(roster)}") from error
-            roster = await self._look()
+            roster = await self.rounds.look()
             if self.claim.nonce not in roster.claims:  # the last one that gave up cleared up just when I came
                 roster = await self._enter()
             if not roster.decided and time.monotonic() - self.told_missing >= LOOK_SECONDS:
@@ -231,41 +191,43 @@ class _Joining:
                 break
             dead = [claim for claim in roster.waiting.values() if claim.is_dead()]
             for claim in dead:
-                roster = await self._append(withdraw_entry(claim.nonce, "died while waiting"))
+                roster = await self.rounds.append(withdraw_entry(claim.nonce, "died while waiting"))
             if not dead:
-                roster = await self._append(fail_entry(why_not(*conflicts[0]), time.time()))
+                roster = await self.rounds.append(fail_entry(why_not(*conflicts[0]), time.time()))
         return roster
 
     # ------------------------------------------------------------------------------------- how it ends
 
     async def _publish(self, roster: Roster) -> None:
         """Makes the decision known, if nobody has; several may do so at once, and the first one's number counts."""
-        if await self.store.check([self._key("verdict")]):
+        if await self.store.check([self.rounds.key("verdict")]):
             return
         verdict: bytes
         if roster.members is None:
             verdict = msgpack.packb({"failed": roster.failure})
         else:
             nonces = [claim.nonce for claim in roster.members]
-            infos = await self.store.multi_get([self._key(f"info/{n.hex()}") for n in nonces], timeout=LOOK_SECONDS)
+            infos = await self.store.multi_get(
+                [self.rounds.key(f"info/{n.hex()}") for n in nonces], timeout=LOOK_SECONDS
+            )
             pairs = list(zip(nonces, infos, strict=True))
             for start in range(0, len(pairs), MEMBERS_PER_KEY):
                 packed: bytes = msgpack.packb(pairs[start : start + MEMBERS_PER_KEY])
-                await self.store.set(self._key(f"members/{start}"), packed)
+                await self.store.set(self.rounds.key(f"members/{start}"), packed)
             verdict = msgpack.packb({"world": secrets.randbits(64), "size": len(nonces)})
-        await self.store.compare_set(self._key("verdict"), b"", verdict)
+        await self.store.compare_set(self.rounds.key("verdict"), b"", verdict)
 
     async def _conclude(self) -> Meeting:
-        verdict = msgpack.unpackb(await self.store.get(self._key("verdict"), timeout=LOOK_SECONDS))
+        verdict = msgpack.unpackb(await self.store.get(self.rounds.key("verdict"), timeout=LOOK_SECONDS))
         if "failed" in verdict:
-            self._remember()
+            self.rounds.remember(self.rank)
             raise RendezvousError(f"{self.where}: {verdict['failed']}")
         nonces, members = await self._fetch_members(verdict["size"])
         if self.claim.nonce not in nonces:
             self.inside = False
             await self._take_back_info()
-            raise RendezvousError(f"{self.where}: {self._why_refused((await self._look()).members or ())}")
-        self._remember()
+            raise RendezvousError(f"{self.where}: {self._why_refused((await self.rounds.look()).members or ())}")
+        self.rounds.remember(self.rank)
         rank, world = nonces.index(self.claim.nonce), verdict["world"]
         log.info("%s: rank %d of %d met the others", self.where, rank, self.size)
         emit("world_met", rank=rank, size=self.size, name=self.name, where=self.where, world=world)
@@ -274,7 +236,7 @@ class _Joining:
             size=self.size,
             world=world,
             members=members,
-            store=prefix(self.store, self._key("kv/")),
+            store=prefix(self.store, self.rounds.key("kv/")),
             where=self.where,
             at_leaving=[self._leave],
         )
@@ -287,35 +249,27 @@ class _Joining:
         return f"{why_not(rival, self.claim)} (that world has been complete for a while, and goes on without this one)"
 
     async def _fetch_members(self, size: int) -> tuple[list[bytes], list[dict[str, Any]]]:
-        keys = [self._key(f"members/{start}") for start in range(0, size, MEMBERS_PER_KEY)]
+        keys = [self.rounds.key(f"members/{start}") for start in range(0, size, MEMBERS_PER_KEY)]
         pieces = await self.store.multi_get(keys, timeout=LOOK_SECONDS)
         pairs = [pair for piece in pieces for pair in msgpack.unpackb(piece)]
         return [nonce for nonce, _ in pairs], [msgpack.unpackb(info) for _, info in pairs]
 
-    def _remember(self) -> None:
-        """The next time this process joins under this name it goes to the next round."""
-        _rounds_of_this_process[self.birth, self.path, self.rank] = self.round
-        while len(_rounds_of_this_process) > MEMORY_MAX:
-            _rounds_of_this_process.popitem(last=False)
-
     async def _leave(self) -> None:
-        await self.store.append(self._key("log"), left_entry(self.claim.nonce))
+        await self.store.append(self.rounds.key("log"), left_entry(self.claim.nonce))
         # The counter spares all but the last one reading the log; where somebody has died, the next round clears up.
-        if await self.store.add(self._key("left")) == self.size:
-            # In this order: whoever comes in between must not begin a new meeting in a round that is being cleared.
-            await self._advance(self.round, self.round + 1)
-            await _delete_all(self.store, self._key(""))
+        if await self.store.add(self.rounds.key("left")) == self.size:
+            await self.rounds.end()
 
     # ------------------------------------------------------------------------------------- giving up
 
     async def _give_up(self) -> Roster:
         """Withdraws at the deadline; a roster comes back only if the world was completed in that very moment."""
-        roster = await self._append(withdraw_entry(self.claim.nonce, f"gave up after {self.timeout:g} s"))
+        roster = await self.rounds.append(withdraw_entry(self.claim.nonce, f"gave up after {self.timeout:g} s"))
         if roster.decided:
             return roster
         self.inside = False
         if not roster.waiting:
-            await _delete_all(self.store, self._key(""))
+            await self.rounds.clear()
         text = self._who_is_there(roster)
         if self.strangers is not None:
             refused = await self.strangers()
@@ -329,15 +283,15 @@ class _Joining:
         """Something went wrong: the others must not count on me. Short, and whatever the store does."""
         try:
             async with asyncio.timeout(1.0):
-                roster = await self._append(withdraw_entry(self.claim.nonce, "went away"))
+                roster = await self.rounds.append(withdraw_entry(self.claim.nonce, "went away"))
                 if roster.decided:
-                    self._remember()
+                    self.rounds.remember(self.rank)
                 if roster.members is not None:
                     await self._leave()
                 elif roster.failure is not None:
-                    await self.store.append(self._key("log"), left_entry(self.claim.nonce))
+                    await self.store.append(self.rounds.key("log"), left_entry(self.claim.nonce))
                 elif not roster.waiting:
-                    await _delete_all(self.store, self._key(""))
+                    await self.rounds.clear()
         except (AiocollError, OSError, TimeoutError):
             pass  # a store that is gone has forgotten me, too
 
@@ -364,25 +318,3 @@ class _Joining:
 def _ranks_text(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:20]))
     return shown if len(ranks) <= 20 else f"{shown} and {len(ranks) - 20} more"
-
-
-def _parse_current(value: bytes) -> tuple[str, int]:
-    birth, _, number = value.decode("ascii", "replace").partition(":")
-    if not number.isdecimal():
-        raise RendezvousError(f"the store's key for the current round holds {value[:64]!r}; use another name=")
-    return birth, int(number)
-
-
-async def _peek(store: Store, key: str) -> bytes:
-    """The value, or b"" if there is none now."""
-    if not await store.check([key]):
-        return b""
-    try:
-        return await store.get(key, timeout=LOOK_SECONDS)
-    except RendezvousTimeoutError:  # removed in between
-        return b""
-
-
-async def _delete_all(store: Store, start: str) -> None:
-    for key in await store.list(start):
-        await store.delete(key)

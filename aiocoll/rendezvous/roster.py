@@ -102,7 +102,7 @@ class Roster:
     def _apply(self, kind: str, fields: list[Any]) -> None:
         if kind == "claim":
             nonce, rank, size, who = fields
-            self.claims[nonce] = Claim(nonce, rank, size, who)
+            self.claims[nonce] = _checked(Claim(nonce, rank, size, who))
             if not self.decided:
                 self.waiting[nonce] = self.claims[nonce]
         elif kind == "withdraw":
@@ -172,6 +172,16 @@ def why_not(earlier: Claim, later: Claim) -> str:
         both = f"claimed by {earlier.process} and {later.process}"
         return f"duplicate rank {earlier.rank}: {both}; give every process its own rank"
     return f"more processes than the world size {earlier.size}: {later.process} came last; start exactly {earlier.size}"
+
+
+def _checked(claim: Claim) -> Claim:
+    """The claim itself; TypeError if no correct process makes such a one."""
+    rank_is_one = claim.rank is None or (type(claim.rank) is int and type(claim.size) is int)
+    if not (isinstance(claim.nonce, bytes) and isinstance(claim.who, dict) and rank_is_one and claim.size >= 1):
+        raise TypeError("not a claim")
+    if claim.rank is not None and not 0 <= claim.rank < claim.size:
+        raise TypeError("a rank outside of its world")
+    return claim
 
 
 def _entries(log: bytes) -> Iterator[list[Any]]:

@@ -137,6 +137,7 @@ def test_env_reads_what_is_there() -> None:
 def test_a_script_that_moves_the_master_is_noticed() -> None:
     exported = TORCHRUN | {"AIOCOLL_MASTER": "node0:29500"}
     assert not read(exported).moved
+    assert not read(exported | {"MASTER_ADDR": "::1", "AIOCOLL_MASTER": "[::1]:29500"}).moved
     assert read(exported | {"MASTER_PORT": "29501"}).moved
     assert read(exported | {"MASTER_ADDR": "127.0.0.1"}).moved
     assert not read(without(exported, "MASTER_ADDR", "MASTER_PORT")).moved

@@ -247,7 +247,7 @@ async def test_a_file_left_by_killed_processes_is_taken_over(tmp_path: Path) -> 
     assert sorted(meeting.rank for meeting in meetings) == [0, 1]
     for meeting in meetings:
         await meeting.leave()
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_many_processes_meet_in_a_file_that_does_not_exist(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_many_processes_meet_in_a_file_that_does_not_exist(tmp_path: Path)
     children = [await _child(url, "size=8, timeout=60") for _ in range(8)]
     said = [(await child.communicate())[0] for child in children]
     assert sorted(said) == [f"met {rank}\n".encode() for rank in range(8)]
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_rank_0_may_leave_first_and_the_others_go_on(url: str) -> None:

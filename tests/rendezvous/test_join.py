@@ -16,6 +16,7 @@ from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.rendezvous import Meeting, join
 from aiocoll.rendezvous import join as join_function
 from aiocoll.rendezvous.roster import Claim, claim_entry, left_entry
+from aiocoll.rendezvous.rounds import forget
 from aiocoll.store.memory import MemoryStore
 from aiocoll.store.users import me
 
@@ -31,9 +32,9 @@ async def store() -> AsyncIterator[MemoryStore]:
 
 
 @pytest.fixture
-def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Any:
+def fresh_process() -> Any:
     """Makes this process forget the rounds that it has been in, as another process would not know them."""
-    return joining._rounds_of_this_process.clear
+    return forget
 
 
 async def meet(store: MemoryStore, ranks: list[int | None], size: int, **more: Any) -> list[Meeting]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aiocoll.errors import RendezvousError, RendezvousTimeoutError
-from aiocoll.rendezvous import join
+from aiocoll.rendezvous import join, rounds
 from aiocoll.store.memory import MemoryStore
 
 joining = sys.modules["aiocoll.rendezvous.join"]
@@ -37,14 +37,14 @@ class Jittery(MemoryStore):
 async def test_worlds_one_after_the_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "LOOK_SECONDS", 0.2)
     store = Jittery(seed)
-    size, rounds = store.random.choice([2, 3, 4]), 6
+    size, times = store.random.choice([2, 3, 4]), 6
     worlds: dict[int, list[int]] = defaultdict(list)
 
     async def rank(number: int) -> None:
-        for _ in range(rounds):
+        for _ in range(times):
             if store.random.random() < 0.3:  # as if another process took over this rank
-                for key in [key for key in joining._rounds_of_this_process if key[2] == number]:
-                    del joining._rounds_of_this_process[key]
+                for key in [key for key in rounds._last_of_this_process if key[2] == number]:
+                    del rounds._last_of_this_process[key]
             while True:
                 try:
                     meeting = await join(store, rank=number, size=size, timeout=20)
@@ -58,7 +58,7 @@ async def test_worlds_one_after_the_other(seed: int, monkeypatch: pytest.MonkeyP
 
     async with asyncio.timeout(30):
         await asyncio.gather(*(rank(number) for number in range(size)))
-    assert [sorted(ranks) for ranks in worlds.values()] == [list(range(size))] * rounds
+    assert [sorted(ranks) for ranks in worlds.values()] == [list(range(size))] * times
     assert await store.list() == ["aiocoll/world/current"]
     await store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -265,6 +266,9 @@ async def test_env() -> None:
     meetings = await gather(*(meet("env://", environ=environ | {"RANK": str(rank)}) for rank in (1, 0)))
     assert [meeting.rank for meeting in meetings] == [1, 0]
     await leave(meetings)
+    without_address = {key: value for key, value in environ.items() if key != "MASTER_ADDR"} | {"RANK": "0"}
+    meetings = await gather(meet("env://", environ=without_address), meet("env://", environ=environ | {"RANK": "1"}))
+    await leave(meetings)
     meetings = await gather(*(meet("env://?rank=0", rank=rank, environ=environ | {"RANK": "7"}) for rank in (1, 0)))
     assert [meeting.rank for meeting in meetings] == [1, 0]
     await leave(meetings)
@@ -272,7 +276,7 @@ async def test_env() -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
 async def test_env_names_what_is_missing(name: str) -> None:
-    environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "5"}
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "5"}
     del environ[name]
     with pytest.raises(UsageError, match=f"{name} .*expected, but not set"):
         await meet("env://", environ=environ)
@@ -298,7 +302,7 @@ async def test_file_of_one_and_after_a_timeout(tmp_path: Path) -> None:
     await (await meet(url, size=1)).leave()
     with pytest.raises(RendezvousError, match="missing rank 1"):
         await meet(url, size=2, timeout=0.1)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_file_failures(tmp_path: Path) -> None:
@@ -310,7 +314,7 @@ async def test_file_failures(tmp_path: Path) -> None:
     assert all("duplicate rank 1" in str(error) for error in results)
     meetings = await gather(*(meet(url, rank=rank, size=3) for rank in (0, 1, 2)))
     await leave(meetings)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 # ------------------------------------------------------------------------------------- addresses

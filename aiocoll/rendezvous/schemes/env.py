@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from aiocoll.errors import UsageError
 from aiocoll.place.torch_variables import TorchVariables, read
+from aiocoll.rendezvous.hosts import outward
 from aiocoll.rendezvous.meeting import Meeting
 from aiocoll.rendezvous.request import Request
 from aiocoll.rendezvous.schemes import tcp
@@ -30,13 +31,16 @@ async def meet(request: Request) -> Meeting:
 def _redirect(request: Request, said: TorchVariables) -> Request:
     if request.place.store_is_hosted and not said.moved:
         return replace(request, url=parse(request.place.init_method), store_is_hosted=True)
-    if not said.host or not said.port:
-        name = "MASTER_PORT" if said.host else "MASTER_ADDR"
+    host = said.host
+    if not host and request.rank == 0:
+        host = outward() if request.secret else "127.0.0.1"  # as documented: rank 0 need not be told its own address
+    if not host or not said.port:
+        name = "MASTER_PORT" if host else "MASTER_ADDR"
         raise UsageError(
             f"env://: failed to read the {name} environmental variable; maybe you forgot to set it? (environment "
             f"variable {name} expected, but not set): it says where rank 0 serves the store"
         )
-    return replace(request, url=parse(tcp_url(said.host, said.port)), store_is_hosted=False)
+    return replace(request, url=parse(tcp_url(host, said.port)), store_is_hosted=False)
 
 
 def _missing(what: str, variable: str, argument: str) -> UsageError:
