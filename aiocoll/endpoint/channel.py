@@ -79,7 +79,7 @@ class Call:
         self.endpoint.inbox.forget_call(self)
         for sending in self.sendings:
             if not sending.done:
-                self.endpoint.link(sending.peer).withdraw(sending, keep=False)
+                self.endpoint.inbox.retract(sending)
         self.sendings.clear()
         for operation in [operation for operation in self.endpoint.parked if getattr(operation, "call", None) is self]:
             operation.finish(error)

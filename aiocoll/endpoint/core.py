@@ -151,6 +151,18 @@ class Endpoint:
             self._links[peer] = link
         return link
 
+    def link_all(self, scope: Scope) -> None:
+        """Links to all members of a group that are not gone."""
+        for world in scope.others():
+            if world not in self.failure.absent:
+                self.link(world)
+
+    def linked(self, peer: int) -> None:
+        self.failure.linked(peer)
+
+    def unreached(self, peer: int, reason: str) -> None:
+        self.failure.left(peer, reason)
+
     # -- groups
 
     def enter(self, id: int, ranks: tuple[int, ...], label: str) -> Scope:
@@ -198,6 +210,13 @@ class Endpoint:
 
     def park(self, operation: Operation) -> None:
         """``operation`` sleeps on its future from now on, and its deadline is watched."""
+        call = call_of(operation)
+        if call is not None:
+            if self.inbox.arrived:
+                self.inbox.compare(call)
+            if call.error is not None:  # it failed while nobody waited for this
+                operation.finish(call.error)
+                return
         self.parked.add(operation)
         self._parked_at[operation] = self.loop.time()
         if operation.deadline < self._sweep_at:

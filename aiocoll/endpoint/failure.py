@@ -18,6 +18,7 @@ from ..errors import (
     PeerLostError,
     SerializationError,
     UsageError,
+    WireError,
 )
 from ..observe import emit
 from ..wire import frame
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _TOLD_MAX: Final = 4096
+_TEXT_MAX: Final = 8000
 _ALL_TOLD_SIZE_MAX: Final = 64
 _FIRST_CLASS: Final = (PeerLostError, MismatchError)
 """Errors that the first call after them raises in their own class, where no call was pending."""
@@ -45,7 +47,6 @@ class Failure:
         self.endpoint = endpoint
         self.absent: dict[int, str] = {}
         """World ranks that are gone for good, and why."""
-        self._left: set[int] = set()
         self._early: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._early_refusals: dict[tuple[int, int], dict[str, Any]] = {}
         self.inquiries: dict[int, Inquiry] = {}
@@ -61,23 +62,37 @@ class Failure:
     def tell(self, peer: int, group: int, call: int, news: dict[str, Any]) -> None:
         """Sends a control message to one world rank."""
         if peer not in self.absent:
+            if "text" in news:
+                news = {**news, "text": _sayable(news["text"])}
             self.endpoint.link(peer).submit(frame.CONTROL, group, call, 0, b"", memoryview(pack_control(news)))
 
     def heard(self, peer: int, group: int, call: int, news: dict[str, Any]) -> None:
-        """A control message of a peer."""
+        """A control message of a peer; raises WireError for what no correct peer says."""
+        try:
+            self._heard(peer, group, call, news)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+            if isinstance(error, AiocollError):
+                raise
+            raise WireError(f"news of a kind that nobody tells: {str(news)[:200]} ({error})") from error
+
+    def _heard(self, peer: int, group: int, call: int, news: dict[str, Any]) -> None:
         kind = news.get("t")
         scope = self.endpoint.scopes.get(group)
+        if scope is not None and peer not in scope.index:
+            raise WireError(f"news of group {scope.label!r} from world rank {peer}, which is no member")
         if kind == "broken":
             number = call if news.get("call") else -1
             if scope is not None:
                 self._broken_elsewhere(scope, peer, number, news)
-            elif len(self._early) < _TOLD_MAX:
+            elif not self.endpoint.inbox.gone(group):
                 self._early[group] = (peer, number, news)
+                _bound(self._early)
         elif kind == "refused":
             if scope is not None:
                 self._refused_elsewhere(scope, call, news)
-            elif len(self._early_refusals) < _TOLD_MAX:
+            elif not self.endpoint.inbox.gone(group):
                 self._early_refusals[group, call] = news
+                _bound(self._early_refusals)
         elif kind == "rejected":
             self._rejected(peer, group, call, news)
         elif kind == "rescinded":
@@ -92,7 +107,7 @@ class Failure:
 
     def entered(self, scope: Scope) -> None:
         """This rank has made a group: what was heard of it before holds now."""
-        for group, call in [key for key in self._early_refusals if key[0] == scope.id]:
+        for group, call in [key for key in self._early_refusals if key[0] == scope.id] if self._early_refusals else ():
             self._refused_elsewhere(scope, call, self._early_refusals.pop((group, call)))
         early = self._early.pop(scope.id, None)
         if early is not None:
@@ -142,14 +157,19 @@ class Failure:
         self.break_group(scope, MismatchError(text))
 
     def reject(self, scope: Scope, message: Message, text: str) -> None:
-        """A message that is still at its sender does not fit its receive: the sender hears of it too."""
+        """A message that is not whole yet does not fit its receive: the sender, if still at it, hears of it too."""
         news = {"t": "rejected", "step": message.step, "text": text}
         self.tell(message.source, scope.id, message.tag & ((1 << 64) - 1), news)
 
     def _rejected(self, peer: int, group: int, tag: int, news: dict[str, Any]) -> None:
-        offer = self.endpoint.inbox.offers.pop((peer, frame.MESSAGE, group, tag, int(news.get("step") or 0)), None)
+        key = (peer, frame.MESSAGE, group, tag, int(news.get("step") or 0))
+        error = MismatchError(str(news.get("text")))
+        offer = self.endpoint.inbox.offers.pop(key, None)
+        scope = self.endpoint.scopes.get(group)
         if offer is not None:
-            offer[0].finish(MismatchError(str(news.get("text"))))
+            offer[0].finish(error)
+        elif scope is not None:
+            scope.mailbox.rejected(key, error)
 
     # -- breaking
 
@@ -170,6 +190,7 @@ class Failure:
             # In a large group news go by the links that there are, and members pass them on; in a small one they make
             # links, since a rank that never spoke to us would else only see that we are gone.
             if peer in linked or scope.size <= _ALL_TOLD_SIZE_MAX:
+                scope.told.add(peer)
                 self.tell(peer, scope.id, max(number, 0), {**news, "call": number >= 0})
         self._fail_pending(scope, error, number)
 
@@ -193,6 +214,13 @@ class Failure:
             news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": scope.rank, "call": False}
             self.tell(peer, scope.id, 0, {**news, **_facts(scope, error)})
 
+    def linked(self, peer: int) -> None:
+        """A link to ``peer`` is made: it may wait for us in groups that are broken."""
+        if self.bad_news:
+            for scope in list(self.endpoint.scopes.values()):
+                if scope.broken is not None and peer in scope.index:
+                    self.tell_again(scope, peer)
+
     def _broken_elsewhere(self, scope: Scope, peer: int, number: int, news: dict[str, Any]) -> None:
         scope.told.add(peer)
         if scope.broken is not None:
@@ -202,6 +230,8 @@ class Failure:
         error: AiocollError
         if kind is PeerLostError:
             world = int(news.get("world") or 0)
+            if not 0 <= world < self.endpoint.size:
+                raise WireError(f"news of the loss of world rank {world}, which does not exist")
             error = self.loss(world, scope, str(news.get("operation") or ""), str(news.get("reason") or text))
         elif kind is CollectiveTimeoutError:
             missing = tuple(scope.index[world] for world in news.get("missing") or () if world in scope.index)
@@ -271,23 +301,20 @@ class Failure:
         for inquiry in list(self.inquiries.values()):
             inquiry.answered(peer, {})
 
-    def left(self, peer: int) -> None:
-        """``peer`` said BYE: others go on among themselves; whoever waits for it waits in vain."""
+    def left(self, peer: int, reason: str = "it left: it closed its world") -> None:
+        """``peer`` said BYE, or was gone before any link to it was made: others go on among themselves; whoever waits
+        for it waits in vain."""
         if peer in self.absent:
             return
-        self.absent[peer] = "it left: it closed its world"
-        self._left.add(peer)
+        self.absent[peer] = reason
         inbox = self.endpoint.inbox
-        for key in [key for key in inbox.expected if key[0] == peer]:
-            receive = inbox.expected.get(key)
-            if receive is not None:
-                self.break_group(receive.call.scope, self.loss(peer, receive.call.scope, receive.call.label))
+        for call in inbox.depart(peer):
+            self.break_group(call.scope, self.loss(peer, call.scope, call.label))
         for scope in list(self.endpoint.scopes.values()):
-            for wanted in [each for each in scope.mailbox.wanted if each.source == peer]:
-                scope.mailbox.wanted.remove(wanted)
-                wanted.finish(self.loss(peer, scope, wanted.describe()))
+            if peer in scope.index:
+                scope.mailbox.depart(peer)
         for ticket in [ticket for ticket in inbox.offers if ticket[0] == peer]:
-            inbox.offers.pop(ticket)[0].finish(ConnectionError(self.absent[peer]))
+            inbox.offers.pop(ticket)[0].finish(ConnectionError(reason))
         for inquiry in list(self.inquiries.values()):
             inquiry.answered(peer, {})
 
@@ -371,6 +398,17 @@ def renewed(error: AiocollError, operation: str) -> AiocollError:
             str(error), missing=error.missing, operation=error.operation, elapsed=error.elapsed
         )
     return type(error)(str(error))
+
+
+def _sayable(text: object) -> str:
+    """A text that fits a control message, whatever somebody put into an error."""
+    return str(text)[:_TEXT_MAX].encode(errors="backslashreplace").decode()
+
+
+def _bound(memory: dict[Any, Any]) -> None:
+    """News of groups that this rank never makes must not pile up: the oldest go."""
+    if len(memory) > _TOLD_MAX:
+        del memory[next(iter(memory))]
 
 
 def _wrap(error: BaseException, text: str) -> UsageError:

@@ -18,7 +18,7 @@ from ..errors import WireError
 from ..wire import frame
 from ..wire.frame import Landing
 from .mailbox import Mailbox
-from .operations import EMPTY, FRAME_COST, Drain, Operation, Receive, cost
+from .operations import EMPTY, FRAME_COST, Drain, Outgoing, Receive, cost
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -32,6 +32,7 @@ Ticket = tuple[int, int, int, int, int]
 
 _SIZE: Final = struct.Struct("<Q")
 _GONE_MAX: Final = 4096
+
 
 class Arrival:
     """Data that came before its receive was posted; later the stand-in for the receive that takes it."""
@@ -82,7 +83,7 @@ class Inbox:
         self.endpoint = endpoint
         self.expected: dict[Key, Receive] = {}
         self.arrived: dict[Key, Arrival] = {}
-        self.offers: dict[Ticket, tuple[Operation, memoryview]] = {}
+        self.offers: dict[Ticket, tuple[Outgoing, memoryview]] = {}
         self._granted: dict[Ticket, tuple[Any, int]] = {}
         self._landing: dict[int, Receive] = {}
         self._gone: dict[int, None] = {}
@@ -103,8 +104,8 @@ class Inbox:
 
     def send(
         self, kind: int, peer: int, key: tuple[int, int, int], meta: bytes, payload: memoryview | None,
-        ticket: Callable[[], Operation],
-    ) -> Operation | None:  # fmt: skip
+        ticket: Callable[[], Outgoing],
+    ) -> Outgoing | None:  # fmt: skip
         """Sends DATA or MESSAGE number ``key`` = (group, call, step); None when the payload may be reused already."""
         price = FRAME_COST + len(meta) + (0 if payload is None else len(payload))
         group, call, step = key
@@ -115,6 +116,7 @@ class Inbox:
             if queued is None:
                 return None
             queued.sent = operation = ticket()
+            operation.price = price
             return operation
         operation = ticket()
         data = EMPTY if payload is None else payload
@@ -122,6 +124,12 @@ class Inbox:
         offer = frame.OFFER_DATA if kind == frame.DATA else frame.OFFER_MESSAGE
         link.submit(offer, group, call, step, _SIZE.pack(len(data)) + meta, None)
         return operation
+
+    def retract(self, operation: Outgoing) -> None:
+        """A send is not wanted any more: what has not begun is not sent, what has goes on from a copy, since its
+        receiver may be through before it hears that anything is wrong."""
+        if self.endpoint.link(operation.peer).withdraw(operation, keep=False):
+            self.credited(operation.peer, operation.price)
 
     def granted(self, peer: int, kind: int, group: int, call: int, step: int) -> None:
         """The receiver has a place for what was offered."""
@@ -152,7 +160,7 @@ class Inbox:
             self.expected[receive.key] = receive
             return
         peer = receive.peer
-        self._release(peer, cost(arrival.meta, 0 if arrival.offered else arrival.length))
+        self._taken(peer, arrival)
         if not self._begin(receive, arrival.meta, arrival.length):
             if not arrival.offered:
                 arrival.pour(Drain())
@@ -236,10 +244,8 @@ class Inbox:
     def rescinded(self, peer: int, group: int, tag: int, step: int) -> None:
         """A granted message will not come: its sender gave up. The receive waits for the next one."""
         message, _ = self._granted.pop((peer, frame.BODY_MESSAGE, group, tag, step), (None, 0))
-        if message is not None and message.receive is not None:
-            receive, message.receive = message.receive, None
-            receive.message = None
-            receive.scope.mailbox.receive(receive)
+        if message is not None:
+            message.mailbox.rescind(message)
 
     def _begin(self, receive: Receive, meta: bytes, length: int) -> bool:
         """Checks the first frame's description and hands the header to the receive."""
@@ -271,7 +277,29 @@ class Inbox:
             if step == 0:
                 self.endpoint.failure.differ(scope, call, scope.over[call], peer, meta)
             return True
-        return False
+        under_way = scope.calls.get(call)
+        if under_way is None or step or meta.startswith(under_way.greeting):
+            return False
+        self.endpoint.failure.differ(scope, call, under_way.description, peer, meta)
+        return True
+
+    def compare(self, call: Call) -> None:
+        """What lies here for a call that began later, and whose sender this rank may never wait for."""
+        scope = call.scope
+        for peer in scope.others():
+            arrival = self.arrived.get((peer, scope.id, call.number, 0))
+            if arrival is not None and not arrival.meta.startswith(call.greeting):
+                self.endpoint.failure.differ(scope, call.number, call.description, peer, arrival.meta)
+                return
+
+    def leftovers(self, call: Call) -> None:
+        """A call is through: whoever sent what still lies here for it made another call under its number."""
+        scope = call.scope
+        for peer in scope.others():
+            arrival = self.arrived.get((peer, scope.id, call.number, 0))
+            if arrival is not None:
+                self.endpoint.failure.differ(scope, call.number, call.description, peer, arrival.meta)
+                return
 
     # -- the bound
 
@@ -281,9 +309,15 @@ class Inbox:
         if self._held[peer] > 2 * self._bound + (1 << 20):
             raise WireError(f"more than {2 * self._bound} unreceived bytes, though {self._bound} are the bound")
 
-    def _release(self, peer: int, price: int) -> None:
+    def release(self, peer: int, price: int, owed: int) -> None:
+        """Kept data is taken (or dropped): ``price`` no longer counts here, and its sender gets back ``owed``."""
         self._held[peer] -= price
-        self.consumed(peer, price)
+        if owed:
+            self.consumed(peer, owed)
+
+    def _taken(self, peer: int, arrival: Arrival) -> None:
+        price = cost(arrival.meta, 0 if arrival.offered else arrival.length)
+        self.release(peer, price, 0 if arrival.offered else price)
 
     def consumed(self, peer: int, price: int) -> None:
         """Data of ``peer`` needs no memory any more; says so now and then, so that the peer may send on."""
@@ -293,10 +327,6 @@ class Inbox:
             self._owed[peer] = 0
             self.endpoint.link(peer).submit(frame.CREDIT, 0, owed_now, 0, b"", None)
         self._owed[peer] = owed
-
-    def release(self, peer: int, price: int) -> None:
-        """A kept message has found its receive."""
-        self._release(peer, price)
 
     # -- forgetting
 
@@ -318,9 +348,24 @@ class Inbox:
         """A call was refused before this rank made it: what came for it is dropped."""
         self._drop([key for key in self.arrived if key[1:3] == (scope.id, number)])
 
+    def depart(self, peer: int) -> list[Call]:
+        """``peer`` is gone: forgets what it offered; gives the calls that wait for something of it."""
+        waiting = [receive.call for key, receive in self.expected.items() if key[0] == peer]
+        for ticket in [ticket for ticket in self._granted if ticket[0] == peer]:
+            landing, _ = self._granted.pop(ticket)
+            if ticket[1] == frame.BODY_DATA:
+                waiting.append(landing.call)
+        self._drop([key for key, arrival in self.arrived.items() if key[0] == peer and arrival.offered])
+        return waiting
+
+    def gone(self, group: int) -> bool:
+        """Whether this rank was in that group and has left it."""
+        return group in self._gone
+
     def forget_group(self, scope: Scope) -> None:
         """This rank has left a group for good."""
         self._drop([key for key in self.arrived if key[1] == scope.id])
+        self._early.pop(scope.id, None)
         self._gone[scope.id] = None
         if len(self._gone) > _GONE_MAX:
             del self._gone[next(iter(self._gone))]
@@ -328,7 +373,7 @@ class Inbox:
     def _drop(self, keys: list[Key]) -> None:
         for key in keys:
             arrival = self.arrived.pop(key)
-            self._release(key[0], cost(arrival.meta, 0 if arrival.offered else arrival.length))
+            self._taken(key[0], arrival)
             if not arrival.offered:
                 arrival.pour(Drain())
 

@@ -121,10 +121,7 @@ class Inquiry:
             f"{send.describe()} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s: the "
             f"receiver takes nothing and more than the bound lies unreceived. {'; '.join(edges)}"
         )
-        self.failure.endpoint.inbox.offers.pop(send.key, None)
-        self.failure.endpoint.link(send.peer).withdraw(send, keep=False)
-        send.finish(
-            CollectiveTimeoutError(
-                text, missing=(scope.index[send.peer],), operation=send.describe(), elapsed=elapsed
-            )
+        error = CollectiveTimeoutError(
+            text, missing=(scope.index[send.peer],), operation=send.describe(), elapsed=elapsed
         )
+        scope.mailbox.stop_sending(send, error)

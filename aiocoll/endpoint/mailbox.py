@@ -1,22 +1,25 @@
 """Point-to-point messages of one group: FIFO per (source, tag), any source, any tag.
 
 A message belongs to the receive that it was matched with when its header arrived (or when the receive was posted);
-a receive that is withdrawn gives it back, whole and in its old place. Arrays and objects are matched apart.
+a receive that is withdrawn gives it back, whole and in its old place. Arrays and objects are matched apart. The rule:
+whatever order things are withdrawn in, receives get messages in the order in which both were made.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ..buffers import flat_bytes
-from ..errors import MismatchError, WireError
+from ..errors import UsageError, WireError
 from ..wire import frame
-from ..wire.frame import Landing
-from .operations import DONE, EMPTY, Done, Operation, cost
+from ..wire.frame import META_BYTES_MAX, Landing
+from .operations import DONE, DRAIN, EMPTY, Done, Operation, Outgoing, cost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,20 +38,22 @@ class Message:
     """One message that has arrived, or is arriving, or waits at its sender (``offered``)."""
 
     __slots__ = (
-        "_mailbox", "_position", "_view", "data", "direct", "kind", "length", "meta", "offered", "order", "receive",
-        "source", "step", "tag", "whole",
+        "_position", "_view", "data", "direct", "held", "kind", "length", "mailbox", "meta", "offered", "order", "owed",
+        "receive", "source", "step", "tag", "whole",
     )  # fmt: skip
 
     def __init__(self, mailbox: Mailbox, source: int, tag: int, step: int, meta: bytes, length: int) -> None:
-        self._mailbox, self.source, self.tag, self.step = mailbox, source, tag, step
+        self.mailbox, self.source, self.tag, self.step = mailbox, source, tag, step
         self.kind, self.meta, self.length = meta[0], meta[1:], length
         self.order = mailbox.next_order()
         self.offered = False
         self.whole = False
         self.direct = False
+        self.held = self.owed = 0
+        """What it counts against the bound while it is kept, and what its sender gets back when it is taken."""
         self.data: NDArray[Any] | None = None
         self.receive: MessageReceive | None = None
-        self._view = EMPTY
+        self._view: memoryview | None = None
         self._position = 0
 
     def __repr__(self) -> str:
@@ -66,11 +71,17 @@ class Message:
         if self.direct:
             begun, view = self._position, self._view
             self.make_room()
-            self._view[:begun] = view[:begun]
+            if view is not None and self._view is not None:
+                self._view[:begun] = view[:begun]
             self._position = begun
 
+    def drop(self) -> None:
+        """Nobody will want it: what still comes is thrown away, and no array is touched any more."""
+        self.receive = self.data = self._view = None
+        self.direct = False
+
     def window(self) -> memoryview:
-        return self._view[self._position :]
+        return DRAIN if self._view is None else self._view[self._position :]
 
     def advance(self, nbytes: int) -> None:
         self._position += nbytes
@@ -78,10 +89,10 @@ class Message:
     def complete(self) -> None:
         self.whole = True
         if self.receive is not None:
-            self._mailbox.deliver(self, self.receive)
+            self.mailbox.deliver(self, self.receive)
 
 
-class MessageSend(Operation):
+class MessageSend(Outgoing):
     """A send whose payload is not with the kernel yet."""
 
     __slots__ = ("began", "key", "scope", "tag", "timeout")
@@ -96,15 +107,16 @@ class MessageSend(Operation):
         return f"send to rank {self.scope.index.get(self.peer)} with tag {self.tag}"
 
     def finish(self, error: BaseException | None = None) -> None:
-        if isinstance(error, ConnectionError) and not self.done and type(error) is ConnectionError:
+        if type(error) is ConnectionError and not self.done:
             error = self.endpoint.failure.loss(self.peer, self.scope, self.describe())
+        self.scope.mailbox.sends.pop(self, None)
         super().finish(error)
 
 
 class MessageReceive(Operation):
     """A receive of one message; ``fit(meta, length)`` says where it goes, or raises MismatchError."""
 
-    __slots__ = ("began", "fit", "kind", "message", "scope", "source", "tag", "timeout")
+    __slots__ = ("began", "fit", "kind", "message", "order", "scope", "source", "tag", "timeout")
 
     def __init__(
         self, scope: Scope, source: int | None, tag: int | None, kind: int, timeout: float,
@@ -115,6 +127,7 @@ class MessageReceive(Operation):
         self.scope, self.source, self.tag, self.kind, self.fit = scope, source, tag, kind, fit
         self.began, self.timeout = now, timeout
         self.message: Message | None = None
+        self.order = scope.mailbox.next_order()
 
     def describe(self) -> str:
         source = "any rank" if self.source is None else f"rank {self.scope.index.get(self.source)}"
@@ -128,6 +141,9 @@ class MessageReceive(Operation):
         )
 
 
+_by_order = attrgetter("order")
+
+
 class Mailbox:
     """The messages of one group on one rank."""
 
@@ -135,16 +151,20 @@ class Mailbox:
         self.endpoint = endpoint
         self.scope: Scope | None = None  # messages may come before this rank has made its group
         self.wanted: list[MessageReceive] = []
+        """Receives without a message, oldest first."""
+        self.taking: dict[MessageReceive, None] = {}
+        """Receives whose message is not whole yet."""
         self.kept: dict[tuple[int, int, int], deque[Message]] = {}
+        self.sends: dict[MessageSend, None] = {}
+        """Sends that are not over."""
         self._order = 0
         self._steps: dict[tuple[int, int], int] = {}
-        self.sends: set[MessageSend] = set()
 
     def __repr__(self) -> str:
         return f"<Mailbox of {self.scope!r}: {len(self.wanted)} receives, {sum(map(len, self.kept.values()))} kept>"
 
     def next_order(self) -> int:
-        """A number that says which message came first."""
+        """A number that says which message came first, and which receive."""
         self._order += 1
         return self._order
 
@@ -156,6 +176,11 @@ class Mailbox:
         """Sends one message to a world rank."""
         scope, endpoint = self.scope, self.endpoint
         assert scope is not None
+        if len(meta) > META_BYTES_MAX:
+            raise UsageError(
+                f"send on rank {scope.rank} of {scope.label!r}: the dtype takes {len(meta)} bytes to describe and "
+                f"{META_BYTES_MAX} is the limit; send its bytes, or fewer fields"
+            )
         step = self._steps.get((peer, tag), 0)
         self._steps[(peer, tag)] = (step + 1) & _STEP_MASK
         if peer in endpoint.failure.absent:
@@ -168,8 +193,8 @@ class Mailbox:
         if operation is None:
             return DONE
         assert isinstance(operation, MessageSend)
-        self.sends = {send for send in self.sends if not send.done}
-        self.sends.add(operation)
+        if not operation.done:
+            self.sends[operation] = None
         return operation
 
     def keep_sending(self, send: MessageSend) -> None:
@@ -180,25 +205,37 @@ class Mailbox:
             inbox.offers[send.key] = (send, memoryview(bytes(offer[1])))
         else:
             self.endpoint.link(send.peer).withdraw(send, keep=True)
+            self.sends.pop(send, None)
+
+    def stop_sending(self, send: MessageSend, error: BaseException) -> None:
+        """``send`` ends with ``error``: what has not begun is not sent, what has goes on from a copy."""
+        inbox = self.endpoint.inbox
+        if inbox.offers.pop(send.key, None) is None:
+            inbox.retract(send)
+        send.finish(error)
+
+    def rejected(self, key: tuple[int, int, int, int, int], error: BaseException) -> None:
+        """The receiver has no use for the message with ``key``."""
+        for send in [send for send in self.sends if send.key == key]:
+            self.stop_sending(send, error)
 
     # -- receiving
 
     def receive(self, receive: MessageReceive) -> MessageReceive:
         """Wants a message: takes the oldest that fits, or waits for one."""
         message = self._oldest(receive)
-        if message is None:
-            if receive.source is not None and receive.source in self.endpoint.failure.absent:
-                receive.finish(self.endpoint.failure.loss(receive.source, receive.scope, receive.describe()))
+        if message is not None:
+            self._unfile(message)
+            self._match(message, receive)
+        elif receive.source is not None and receive.source in self.endpoint.failure.absent:
+            receive.finish(self.endpoint.failure.loss(receive.source, receive.scope, receive.describe()))
+        else:
+            if self.wanted and self.wanted[-1].order > receive.order:  # it waits again: its message will not come
+                insort(self.wanted, receive, key=_by_order)
             else:
                 self.wanted.append(receive)
-            return receive
-        key = (message.source, message.tag, message.kind)
-        queue = self.kept[key]
-        queue.popleft()
-        if not queue:
-            del self.kept[key]
-        self.endpoint.inbox.release(message.source, _price(message))
-        self._match(message, receive)
+            if receive.source is None:
+                self.endpoint.link_all(receive.scope)  # or the end of one of them would go unnoticed
         return receive
 
     def _oldest(self, receive: MessageReceive) -> Message | None:
@@ -206,7 +243,7 @@ class Mailbox:
             queue = self.kept.get((receive.source, receive.tag, receive.kind))
             return queue[0] if queue else None
         heads = [queue[0] for queue in self.kept.values() if receive.wants(queue[0])]
-        return min(heads, key=lambda message: message.order, default=None)
+        return min(heads, key=_by_order, default=None)
 
     def arriving(self, source: int, tag: int, step: int, meta: bytes, length: int, *, offered: bool) -> Landing:
         """A message's header is here."""
@@ -217,95 +254,146 @@ class Mailbox:
         message.offered = offered
         if message.kind == REFUSED:
             message.kind, message.meta = OBJECT, b"R" + message.meta
+        inbox, price = self.endpoint.inbox, cost(meta, 0 if offered else length)
         for position, receive in enumerate(self.wanted):
             if receive.wants(message):
                 del self.wanted[position]
-                self.endpoint.inbox.consumed(source, cost(meta, 0 if offered else length))
+                if not offered:
+                    inbox.consumed(source, price)
                 self._match(message, receive)
                 return message
-        self._keep(message)
+        inbox.hold(source, price)
+        message.held, message.owed = price, 0 if offered else price
         if not offered:
             message.make_room()
+        self._file(message)
         return message
 
-    def _keep(self, message: Message) -> None:
-        """Files a message under (source, tag) in its order of arrival."""
-        self.endpoint.inbox.hold(message.source, _price(message))
+    def _file(self, message: Message) -> None:
+        """Keeps a message among those of its (source, tag), in order of arrival."""
         queue = self.kept.setdefault((message.source, message.tag, message.kind), deque())
-        if queue and queue[0].order > message.order:
-            queue.appendleft(message)
+        position = len(queue)
+        while position and queue[position - 1].order > message.order:
+            position -= 1
+        queue.insert(position, message)
+
+    def _unfile(self, message: Message) -> None:
+        """A kept message is taken out, and its sender may send as much again."""
+        key = (message.source, message.tag, message.kind)
+        queue = self.kept[key]
+        if queue[0] is message:
+            queue.popleft()
         else:
-            queue.append(message)
+            queue.remove(message)
+        if not queue:
+            del self.kept[key]
+        self.endpoint.inbox.release(message.source, message.held, message.owed)
+        message.held = message.owed = 0
 
     def _match(self, message: Message, receive: MessageReceive) -> None:
         scope = receive.scope
         try:
             into = receive.fit(message.meta, message.length)
-        except MismatchError as error:
-            # The message is consumed: the next receive gets the next one.
-            if message.offered:
-                self.endpoint.failure.reject(scope, message, str(error))
-            elif message.data is None:
-                message.make_room()
-            receive.finish(error)
-            return
         except Exception as error:
-            if message.data is None and not message.offered:
-                message.make_room()
+            # The message is consumed: the next receive gets the next one. Its sender may still be at it.
+            if not message.whole:
+                self.endpoint.failure.reject(scope, message, str(error))
+            message.drop()
             receive.finish(error)
             return
         receive.message, message.receive = message, receive
         if message.offered:
             message.offered = False
             message.make_room(into)
+            self.taking[receive] = None
             key = (message.source, scope.id, message.tag & _TAG_MASK, message.step)
             self.endpoint.inbox.grant(frame.BODY_MESSAGE, message, key, message.length)
         elif message.data is None:
             message.make_room(into)
+            self.taking[receive] = None
         elif message.whole:
             self.deliver(message, receive)
+        else:
+            self.taking[receive] = None
 
     def deliver(self, message: Message, receive: MessageReceive) -> None:
         """All bytes are here."""
         receive.value = message
         receive.message = None
+        self.taking.pop(receive, None)
         receive.finish()
 
     def withdraw(self, receive: MessageReceive) -> None:
         """The receive is not wanted any more; a message that it had begun to take goes to the next one."""
         if receive.done and receive.value is None:
             return
-        if receive in self.wanted:
-            self.wanted.remove(receive)
-            return
         message = receive.message if receive.message is not None else receive.value
         if message is None:
+            if receive in self.wanted:
+                self.wanted.remove(receive)
             return
-        receive.message = receive.value = message.receive = None
-        message.move_out()
-        for position, other in enumerate(self.wanted):
-            if other.wants(message):
-                del self.wanted[position]
+        self.taking.pop(receive, None)
+        receive.message = receive.value = None
+        if receive.scope.closed or receive.scope.broken is not None:
+            message.drop()
+            return
+        while message is not None:
+            message.receive = None
+            message.move_out()
+            message = self._hand_on(message)
+
+    def _hand_on(self, message: Message) -> Message | None:
+        """Gives a message back to the receives; returns the later one that it takes the place of, if any."""
+        for other in sorted([*self.wanted, *self.taking], key=_by_order):
+            later = other.message
+            if other.wants(message) and (later is None or later.order > message.order):
+                if later is None:
+                    self.wanted.remove(other)
+                else:
+                    del self.taking[other]
+                    other.message = None
                 self._match(message, other)
-                return
-        self._keep(message)
+                return later
+        self._file(message)
+        return None
+
+    # -- the end
+
+    def rescind(self, message: Message) -> None:
+        """A message that was granted will not come: its receive waits for the next one."""
+        receive, message.receive = message.receive, None
+        if receive is not None:
+            receive.message = None
+            self.taking.pop(receive, None)
+            self.receive(receive)
+        elif message in self.kept.get((message.source, message.tag, message.kind), ()):
+            self._unfile(message)
+        message.drop()
+
+    def depart(self, peer: int) -> None:
+        """``peer`` is gone: what was to come from it will not come."""
+        for message in [each for queue in self.kept.values() for each in queue if each.source == peer]:
+            if not message.whole:
+                self._unfile(message)
+                message.drop()
+        for message in [each.message for each in self.taking if each.message is not None]:
+            if message.source == peer:
+                self.rescind(message)
+        for wanted in [each for each in self.wanted if each.source == peer]:
+            self.wanted.remove(wanted)
+            wanted.finish(self.endpoint.failure.loss(peer, wanted.scope, wanted.describe()))
 
     def close(self, error: BaseException) -> None:
         """Pending receives and sends end with ``error``; kept messages are forgotten."""
-        wanted, self.wanted = self.wanted, []
-        for receive in wanted:
+        receives, self.wanted = [*self.wanted, *self.taking], []
+        self.taking.clear()
+        for receive in receives:
+            if receive.message is not None:
+                receive.message.drop()
+                receive.message = None
             receive.finish(error)
-        for operation in list(self.endpoint.parked):
-            if isinstance(operation, (MessageReceive, MessageSend)) and operation.scope is self.scope:
-                if isinstance(operation, MessageReceive) and operation.message is not None:
-                    operation.message.move_out()
-                    operation.message.receive = None
-                operation.finish(error)
-        for queue in self.kept.values():
-            for message in queue:
-                self.endpoint.inbox.release(message.source, _price(message))
-        self.kept.clear()
-
-
-def _price(message: Message) -> int:
-    return cost(message.meta, 0 if message.offered else message.length) + 1
+        for send in list(self.sends):
+            self.stop_sending(send, error)
+        for message in [message for queue in self.kept.values() for message in queue]:
+            self._unfile(message)
+            message.drop()

@@ -25,6 +25,7 @@ DRAIN: Final = memoryview(bytearray(256 * 1024))
 
 
 EMPTY: Final = memoryview(bytearray())
+NOTHING: Final = np.empty(0, np.uint8)
 FRAME_COST: Final = 128
 
 
@@ -108,7 +109,17 @@ class Operation:
         return self.value
 
 
-class Sending(Operation):
+class Outgoing(Operation):
+    """A send whose payload is not with the kernel yet; ``price`` is what it counts against the bound."""
+
+    __slots__ = ("price",)
+
+    def __init__(self, endpoint: Endpoint, peer: int, deadline: float) -> None:
+        super().__init__(endpoint, peer, deadline)
+        self.price = 0
+
+
+class Sending(Outgoing):
     """A send of a collective whose payload is not with the kernel yet."""
 
     __slots__ = ("call",)
@@ -176,7 +187,7 @@ class Receive(Operation):
 
     def complete(self) -> None:
         self._view = None
-        self.finish()
+        self.finish(self.call.error)
 
     def detach(self) -> None:
         """The call has failed: what still comes is dropped, and the caller's memory is let go."""
@@ -207,8 +218,7 @@ class Take(Receive):
     def complete(self) -> None:
         if not self.drain:
             self.value = Parcel(self._meta, self._data)
-        self._view = None
-        self.finish()
+        super().complete()
 
 
 class FoldReceive(Receive):
@@ -256,6 +266,7 @@ class FoldReceive(Receive):
                     self._op.fold(mine, theirs, mine)
             except Exception as error:  # a user's function failed, in the middle of somebody else's callback
                 self.call.endpoint.failure.refuse(self.call, error)
+                self.detach()
                 return
             self._folded += count
             self._have = 0
@@ -264,4 +275,5 @@ class FoldReceive(Receive):
         segment, self._segment, self._view = self._segment, None, None
         if segment is not None and not self.drain:
             self.endpoint.segments.give(segment)
-        self.finish()
+        self._into = NOTHING
+        self.finish(self.call.error)

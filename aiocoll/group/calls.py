@@ -236,6 +236,8 @@ class Calls:
             observe.emit("call", group=self.name, rank=scope.rank, call=call.label, description=description)
         try:
             result = await body(call.channel())
+            if endpoint.inbox.arrived:
+                endpoint.inbox.leftovers(call)
             if call.error is not None:  # the group broke while the last step was on its way to the algorithm
                 raise call.error
         except (asyncio.CancelledError, GeneratorExit):

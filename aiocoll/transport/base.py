@@ -39,9 +39,9 @@ class Link(Protocol):
     def progress(self) -> bool:
         """Moves what can be moved without waiting, both ways, boundedly; True if anything moved."""
 
-    def withdraw(self, sent: Sent, *, keep: bool) -> None:
-        """The payload of ``sent`` must not be read any more after this call. ``keep``: its bytes are copied and still
-        sent; otherwise a frame that has not begun is dropped and the rest of one that has is replaced by zeros."""
+    def withdraw(self, sent: Sent, *, keep: bool) -> bool:
+        """The payload of ``sent`` must not be read any more after this call: what is left of it is sent from a copy.
+        Without ``keep`` a frame that has not begun is dropped instead, and True says so."""
 
     def close(self) -> None:
         """Cuts the connection at once; idempotent."""
@@ -54,8 +54,14 @@ class Owner(Protocol):
 
     def sink(self, peer: int) -> FrameSink: ...
 
+    def linked(self, peer: int) -> None:
+        """There is a connection to ``peer`` from now on."""
+
     def lost(self, peer: int, reason: str) -> None:
-        """The link to ``peer`` ended and no BYE came before."""
+        """The connection to ``peer`` ended. (It says BYE first if that is no accident.)"""
+
+    def unreached(self, peer: int, reason: str) -> None:
+        """No connection to ``peer`` could be made: it is gone, and nothing says how it went."""
 
 
 class Transport(Protocol):

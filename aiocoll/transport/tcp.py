@@ -7,20 +7,24 @@ caller's memory to the kernel and from the kernel into the caller's memory, with
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import WireError
-from ..wire.frame import FrameReader, FrameSink, pack_header
+from ..wire.frame import CREDIT, FrameReader, FrameSink, pack_header
 from .base import Link, Owner, Queued, Sent
-from .tcp_connect import Dial, Porch, Welcome
+from .tcp_connect import Dial, Porch
 
+_log = logging.getLogger("aiocoll.transport")
 _TURN_BYTES: Final = 1 << 20
 """What one call of progress moves at most each way: less than a millisecond of a core."""
 _JOINED_BYTES_MAX: Final = 1024
-_ZEROS: Final = memoryview(bytes(64 * 1024))
+_RETRY_SECONDS: Final = 0.2
+_WELCOME: Final = pack_header(CREDIT, 0, 0, 0, 0, 0, 0)
+"""A frame that says nothing: it tells the side that dialled that its connection is the link."""
 
 
 class _Item:
@@ -47,8 +51,8 @@ class TcpLink:
     """An ordered pipe of frames over one TCP connection."""
 
     __slots__ = (
-        "_loop", "_port", "_queue", "_reader", "_socket", "_writing", "accepting", "bytes_received", "bytes_sent",
-        "dial", "ended", "peer", "ready",
+        "_loop", "_port", "_queue", "_reader", "_socket", "_writing", "bytes_received", "bytes_sent", "dial", "ended",
+        "peer", "ready", "retry",
     )  # fmt: skip
 
     def __init__(self, port: TcpTransport, peer: int, sink: FrameSink) -> None:
@@ -58,7 +62,7 @@ class TcpLink:
         self._socket: socket.socket | None = None
         self._writing = False
         self.dial: Dial | None = None
-        self.accepting = False
+        self.retry: asyncio.TimerHandle | None = None
         self.ready = False
         self.ended = False
         self.bytes_sent = self.bytes_received = 0
@@ -68,8 +72,9 @@ class TcpLink:
         return f"<TcpLink to rank {self.peer}: {state}, {len(self._queue)} frames queued>"
 
     @property
-    def queued(self) -> bool:
-        return bool(self._queue)
+    def begun(self) -> bool:
+        """Whether there is, or was, a connection."""
+        return self._socket is not None or self.ended
 
     def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
         if self.ended:
@@ -88,8 +93,8 @@ class TcpLink:
             except (BlockingIOError, InterruptedError):
                 done = 0
             except OSError as error:
-                self.end(f"sending failed: {error.strerror or error}")
-                return None
+                self._cannot_send(error)
+                done = 0
             self.bytes_sent += done
             if done == len(head) + nbytes:
                 return None
@@ -104,13 +109,21 @@ class TcpLink:
             self._watch_writable()
         return item
 
-    def attach(self, connection: socket.socket, leftover: bytes) -> None:
+    def attach(self, connection: socket.socket, leftover: bytes, *, accepted: bool = False) -> None:
         """The handshake is over: ``connection`` carries this link from now on."""
-        self._socket, self.ready, self.accepting, self.dial = connection, True, False, None
+        self._socket, self.ready, self.dial = connection, True, None
+        self._stop_retry()
         self._loop.add_reader(connection.fileno(), self._readable)
-        if leftover and not self._take_in(leftover):
-            return
-        if self._queue:
+        if accepted:
+            try:
+                self.bytes_sent += connection.send(_WELCOME)  # the first bytes of a connection always fit
+            except OSError as error:
+                self._cannot_send(error)
+        if leftover:
+            self._take_in(leftover)
+        if self.ready:
+            self._port.owner_linked(self.peer)
+        if self._queue and self.ready:
             self._port.busy[self.peer] = self
             self._flush()
             if self._queue and not self.ended:
@@ -124,6 +137,21 @@ class TcpLink:
 
     def _readable(self) -> None:
         self._receive()
+
+    def _cannot_send(self, error: OSError) -> None:
+        """The peer is gone. What it said before (a farewell, or which rank has died) is still to be read, and not in
+        the middle of whatever sends now."""
+        if self.ready and self._socket is not None:
+            self.ready = False
+            if self._writing:
+                self._writing = False
+                self._loop.remove_writer(self._socket.fileno())
+            self._loop.call_soon(self._read_to_the_end, f"sending failed: {error.strerror or error}")
+
+    def _read_to_the_end(self, reason: str) -> None:
+        while self._receive():
+            pass
+        self.end(reason)
 
     def _writable(self) -> None:
         self._flush()
@@ -147,7 +175,7 @@ class TcpLink:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                self.end(f"sending failed: {error.strerror or error}")
+                self._cannot_send(error)
                 return True
             moved = True
             self.bytes_sent += done
@@ -192,15 +220,19 @@ class TcpLink:
             except WireError as error:
                 self.end(f"it sent what no correct peer sends: {error}")
                 return True
+            except Exception as error:  # no memory for what comes, say: a stream cannot be read on from the middle
+                _log.exception("rank %d cannot take what rank %d sent", self._port.world.rank, self.peer)
+                self.end(f"what it sent cannot be taken here: {type(error).__name__}: {error}")
+                return True
             if nbytes < len(buffer):
                 break
         return budget < _TURN_BYTES
 
-    def _take_in(self, data: bytes) -> bool:
+    def _take_in(self, data: bytes) -> None:
         """Feeds bytes that came with the handshake."""
         view = memoryview(data)
         try:
-            while view:
+            while view and not self.ended:
                 buffer = self._reader.buffer()
                 nbytes = min(len(buffer), len(view))
                 buffer[:nbytes] = view[:nbytes]
@@ -209,38 +241,42 @@ class TcpLink:
                 self._reader.received(nbytes)
         except WireError as error:
             self.end(f"it sent what no correct peer sends: {error}")
-            return False
-        return True
 
-    def withdraw(self, sent: Sent, *, keep: bool) -> None:
+    def withdraw(self, sent: Sent, *, keep: bool) -> bool:
         for item in self._queue:
             if item.sent is not sent:
                 continue
             item.sent = None
-            if keep:
+            if keep or item.begun:
                 item.parts = [memoryview(bytes(part)) for part in item.parts]
-            elif not item.begun:
-                self._queue.remove(item)
-                if not self._queue:
-                    self._port.busy.pop(self.peer, None)
-            else:
-                item.parts = _zeros(sum(map(len, item.parts)))
-            return
+                return False
+            self._queue.remove(item)
+            if not self._queue:
+                self._port.busy.pop(self.peer, None)
+            return True
+        return False
 
     def drained(self) -> bool:
         """True once the peer's kernel has acknowledged everything."""
         return not self._queue and (self._socket is None or unacknowledged(self._socket) == 0)
 
     def end(self, reason: str) -> None:
-        """The connection is over; tells the owner why, unless the end was wanted."""
+        """The connection is over, or there will be none; tells the owner why."""
         if self.ended:
             return
+        tell = self._port.owner_unreached if self._socket is None else self._port.owner_lost
         self.close(reason)
-        self._port.owner_lost(self.peer, reason)
+        tell(self.peer, reason)
+
+    def _stop_retry(self) -> None:
+        if self.retry is not None:
+            self.retry.cancel()
+            self.retry = None
 
     def close(self, reason: str = "this rank closed the link") -> None:
         self.ended, self.ready = True, False
         self._port.busy.pop(self.peer, None)
+        self._stop_retry()
         if self.dial is not None:
             self.dial.cancel()
             self.dial = None
@@ -254,11 +290,6 @@ class TcpLink:
         for item in queue:
             if item.sent is not None:
                 item.sent.finish(ConnectionError(reason))
-
-
-def _zeros(nbytes: int) -> list[memoryview]:
-    whole, rest = divmod(nbytes, len(_ZEROS))
-    return [_ZEROS] * whole + ([_ZEROS[:rest]] if rest else [])
 
 
 def unacknowledged(connection: socket.socket) -> int:
@@ -300,7 +331,7 @@ class TcpTransport:
         self.made: dict[int, TcpLink] = {}
         self.busy: dict[int, TcpLink] = {}
         self._owner: Owner | None = None
-        self._porch = Porch(loop, world, listener, self._welcome)
+        self._porch = Porch(loop, world, listener, self._may_come, self._came)
         self.closed = False
 
     def __repr__(self) -> str:
@@ -335,38 +366,37 @@ class TcpTransport:
     def _dial_failed(self, link: TcpLink, reason: str | None) -> None:
         """``reason`` None: the attempt ended without a verdict (the peer connects to us at the same time, say)."""
         link.dial = None
-        if link.ready or link.accepting or link.ended or self.closed:
+        if link.begun or self.closed:
             return
         if reason is None:
-            self.loop.call_later(0.2, self._dial_again, link)
+            link.retry = self.loop.call_later(_RETRY_SECONDS, self._dial_again, link)
         else:
             link.end(reason)
 
     def _dial_again(self, link: TcpLink) -> None:
-        if not (link.ready or link.accepting or link.ended or link.dial or self.closed):
+        link.retry = None
+        if not (link.begun or link.dial or self.closed):
             self._dial(link)
 
-    def _welcome(self, peer: int) -> Welcome | None:
-        """Decides whether a connection from ``peer`` becomes the link; None refuses it.
+    def _may_come(self, peer: int) -> bool:
+        """Whether a connection from ``peer`` may become the link. When both sides dial at once the lower rank's
+        connection stands. Asked before and after the proof, and only a proved peer changes anything: the side that
+        accepts decides, and the side that dialled knows by the first frame."""
+        link = self.made.get(peer)
+        return link is None or not (link.begun or (link.dial is not None and self.world.rank < peer))
 
-        When both sides dial at once the lower rank's connection stands."""
+    def _came(self, peer: int, connection: socket.socket, leftover: bytes) -> bool:
+        """A connection from ``peer`` is proved: makes it the link, or says no."""
+        if self.closed or not self._may_come(peer):
+            return False
         link = self.made.get(peer)
         if link is None:
             link = self._new_link(peer)
-        elif link.ready or link.accepting or link.ended or (link.dial is not None and self.world.rank < peer):
-            return None
         if link.dial is not None:
             link.dial.cancel()
             link.dial = None
-        link.accepting = True
-        return Welcome(admitted=link.attach, failed=lambda: self._accept_failed(link))
-
-    def _accept_failed(self, link: TcpLink) -> None:
-        link.accepting = False
-        if link.queued:
-            self._dial_again(link)
-        elif not link.ready:
-            self.made.pop(link.peer, None)
+        link.attach(connection, leftover, accepted=True)
+        return True
 
     def links(self) -> list[Link]:
         return list(self.made.values())
@@ -376,6 +406,16 @@ class TcpTransport:
 
     def drained(self) -> bool:
         return all(link.ended or link.drained() for link in self.made.values())
+
+    def owner_linked(self, peer: int) -> None:
+        """Reports a connection to the endpoint."""
+        if self._owner is not None and not self.closed:
+            self._owner.linked(peer)
+
+    def owner_unreached(self, peer: int, reason: str) -> None:
+        """Reports a peer that cannot be connected to."""
+        if self._owner is not None and not self.closed:
+            self._owner.unreached(peer, reason)
 
     def owner_lost(self, peer: int, reason: str) -> None:
         """Reports a lost peer to the endpoint."""

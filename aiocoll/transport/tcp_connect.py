@@ -1,6 +1,6 @@
 """How TCP links begin: dialling, listening, and the handshake that both must pass; no frame is parsed before it.
 
-The rule: callbacks only, no task; a stranger costs a bounded buffer and a few seconds.
+The rule: callbacks only, no task; a stranger costs a bounded buffer and a few seconds, and changes nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..errors import AuthenticationError, UsageError, WireError
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("aiocoll.transport")
 _STRANGER_SECONDS: Final = 5.0
 _BACKLOG_MIN: Final = 128
+_PAUSE_SECONDS: Final = 0.2
+_SHORT_OF: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+"""What this process or host lacks says nothing about the peer, and may be there a moment later."""
 
 
 def listen(host: str, port: int = 0, *, backlog: int = _BACKLOG_MIN) -> socket.socket:
@@ -88,11 +91,18 @@ class Dial:
             tune(self._socket)
             code = self._socket.connect_ex(found[4])
         except OSError as error:
-            self._loop.call_soon(self._fail, f"connecting to {host}:{port} failed: {error.strerror or error}")
+            code = error.errno or errno.EINVAL
+        if code in _SHORT_OF:
+            _log.error(
+                "rank %d cannot connect to rank %d yet: %s (see ulimit -n)", self._world.rank, self._peer,
+                os.strerror(code),
+            )  # fmt: skip
+            self._loop.call_soon(self._fail, None)
             return
         if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-            self._loop.call_soon(self._fail, f"connecting to {host}:{port} failed: {errno.errorcode.get(code, code)}")
+            self._loop.call_soon(self._fail, f"connecting to {host}:{port} failed: {os.strerror(code)}")
             return
+        assert self._socket is not None
         self._loop.add_writer(self._socket.fileno(), self._on_connect)
 
     def _on_connect(self) -> None:
@@ -103,7 +113,7 @@ class Dial:
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             host, port = self._world.addresses[self._peer]
-            what = "nobody listens there any more" if code == errno.ECONNREFUSED else errno.errorcode.get(code, code)
+            what = "nobody listens there any more" if code == errno.ECONNREFUSED else os.strerror(code)
             self._fail(f"connecting to {host}:{port} failed: {what}")
             return
         self._loop.add_reader(connection.fileno(), self._on_data)
@@ -130,6 +140,9 @@ class Dial:
             # dead peer refuses the next attempt.
             self._fail(None)
             return
+        if self._hello.done:
+            self._succeed(data)
+            return
         try:
             answer = self._hello.feed(data)
         except Refused as refused:
@@ -140,11 +153,16 @@ class Dial:
             self._fail(f"the handshake failed: {error}")
             return
         self._send(answer)
-        if self._hello.done and not self._over:
+        if early := self._hello.leftover:
+            self._succeed(early)
+
+    def _succeed(self, first: bytes) -> None:
+        """The other side has proved itself and begins to talk: so it has taken this connection for the link."""
+        connection, self._socket = self._socket, None
+        if connection is not None:
             self._over = True
-            connection, self._socket = self._socket, None
             self._loop.remove_reader(connection.fileno())
-            self._connected(connection, self._hello.leftover)
+            self._connected(connection, first)
 
     def _fail(self, reason: str | None) -> None:
         if not self._over:
@@ -161,14 +179,6 @@ class Dial:
             connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """What becomes of an accepted connection: ``admitted(socket, leftover)`` or ``failed()``."""
-
-    admitted: Callable[[socket.socket, bytes], None]
-    failed: Callable[[], None]
-
-
 class _Stranger:
     """A connection that has not proved itself yet."""
 
@@ -177,7 +187,6 @@ class _Stranger:
         world = porch.world
         me = Identity(RANK, world.job, world.rank, 0, world.size, world.world)
         self._hello = ServerHello(world.secret, me, self._admit)
-        self._welcome: Welcome | None = None
         self._timer = porch.loop.call_later(_STRANGER_SECONDS, self._late)
         porch.loop.add_reader(connection.fileno(), self._on_data)
 
@@ -185,8 +194,7 @@ class _Stranger:
         return f"<connection from {self._where}: {self._hello!r}>"
 
     def _admit(self, theirs: Theirs) -> None:
-        self._welcome = self._porch.welcome(theirs.rank)
-        if self._welcome is None:
+        if not self._porch.may_come(theirs.rank):
             raise Refused(f"rank {theirs.rank} is connected already", Reason.DUPLICATE)
 
     def _on_data(self) -> None:
@@ -213,11 +221,11 @@ class _Stranger:
             self._drop(str(error))
             return
         if self._hello.done:
-            welcome, self._welcome = self._welcome, None
-            assert welcome is not None
             self._forget()
             tune(self._socket)
-            welcome.admitted(self._socket, self._hello.leftover)
+            assert self._hello.theirs is not None
+            if not self._porch.came(self._hello.theirs.rank, self._socket, self._hello.leftover):
+                self._socket.close()  # the link was made the other way round meanwhile
 
     def _last_words(self) -> None:
         try:
@@ -240,8 +248,6 @@ class _Stranger:
             _log.warning(
                 "rank %d closed a connection from %s: %s", self._porch.world.rank, self._where, reason[:300]
             )
-        if self._welcome is not None:
-            self._welcome.failed()
 
     def close(self) -> None:
         self._forget()
@@ -256,12 +262,15 @@ class Porch:
         loop: asyncio.AbstractEventLoop,
         world: TcpWorld,
         listener: socket.socket,
-        welcome: Callable[[int], Welcome | None],
+        may_come: Callable[[int], bool],
+        came: Callable[[int, socket.socket, bytes], bool],
     ) -> None:
-        self.loop, self.world, self._listener, self.welcome = loop, world, listener, welcome
+        self.loop, self.world, self._listener = loop, world, listener
+        self.may_come, self.came = may_come, came
         self.strangers: set[_Stranger] = set()
         self._strangers_max = 4 * world.size + 16
         self._closed = False
+        self._pause: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Porch of rank {self.world.rank}: {len(self.strangers)} strangers>"
@@ -279,10 +288,12 @@ class Porch:
                 return
             except OSError as error:
                 # Out of descriptors: the connection stays in the backlog, and spinning on it would burn a core.
-                _log.error("rank %d cannot accept a connection: %s (see ulimit -n)", self.world.rank, error)
+                if self._pause is None:
+                    _log.error("rank %d cannot accept a connection: %s (see ulimit -n)", self.world.rank, error)
                 self.loop.remove_reader(self._listener.fileno())
-                self.loop.call_later(0.2, self.open)
+                self._pause = self.loop.call_later(_PAUSE_SECONDS, self.open)
                 return
+            self._pause = None
             connection.setblocking(False)
             address = f"{where[0]}:{where[1]}"
             if len(self.strangers) >= self._strangers_max:
@@ -296,6 +307,8 @@ class Porch:
         if self._closed:
             return
         self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
         self.loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for stranger in list(self.strangers):
