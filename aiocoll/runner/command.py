@@ -15,10 +15,11 @@ from aiocoll.errors import AiocollError, UsageError
 from aiocoll.runner.console import Console, FileSink
 from aiocoll.runner.options import Options, parse
 from aiocoll.runner.plan import BLAS_VARIABLES, Layout, base_environment, command_line, describe
-from aiocoll.runner.signals import EarlySignals
+from aiocoll.runner.signals import STOPPED, EarlySignals
 from aiocoll.runner.start import Recipe
 
 USAGE_CODE = 2
+CLOSE_S = 3.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,11 +70,13 @@ def _run(options: Options, layout: Layout, program: list[str], env: dict[str, st
         threads = env.get(BLAS_VARIABLES[0])
         console.say(f"aiocoll: job {layout.job}: {options.ranks} ranks here, {threads} BLAS threads each")
     early = EarlySignals()
+    code: int | None = None
     try:
         first = recipe.start_alone(layout) if options.nnodes == 1 else None
         from aiocoll.runner.supervise import supervise
 
-        return supervise(options, recipe, console, first, early)
+        code = supervise(options, recipe, console, first, early)
+        return code
     except UsageError as error:
         console.say(f"aiocoll run: {error}")
         return USAGE_CODE
@@ -81,7 +84,8 @@ def _run(options: Options, layout: Layout, program: list[str], env: dict[str, st
         console.say(f"aiocoll: {error}")
         return 1
     finally:
-        console.close()
+        # Somebody who stops the job has no patience with a reader (a pager) that has stopped reading.
+        console.close(CLOSE_S if code in STOPPED else None)
 
 
 def _have_standard_streams() -> None:

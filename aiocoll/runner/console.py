@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 BACKLOG_BYTES_HIGH, BACKLOG_BYTES_LOW = 8 << 20, 1 << 20
@@ -93,7 +93,8 @@ class Console:
         self._lock = threading.Lock()
         self._backlog = 0
         self.on_low: Callable[[], None] = lambda: None
-        self.on_dead: Callable[[str], None] = lambda stream: None
+        self.on_dead: Callable[[Sequence[str]], None] = lambda streams: None
+        """Called (any thread) with the streams of the ranks that nobody can read any more."""
         self._thread = threading.Thread(target=self._write_all, name="aiocoll console", daemon=True)
         self._thread.start()
 
@@ -193,7 +194,7 @@ class Console:
                     self._sinks[stream].write(data)
                 except OSError:  # the reader went away, or the terminal hung up
                     self._dead.add(stream)
-                    self.on_dead(stream)
+                    self.on_dead(STREAMS if self._events else [stream])
             with self._lock:
                 before, self._backlog = self._backlog, self._backlog - len(data)
             if before > BACKLOG_BYTES_LOW >= self._backlog:

@@ -29,7 +29,7 @@ CAUSE_WAIT_S = 1.0
 """When only consequences have ended, their cause is about to follow."""
 UNKILLABLE_S = 5.0
 PARTIAL_S = 0.1
-TAIL_LINES, TAIL_CHARS = 60, 2000
+TAIL_LINES, TAIL_CHARS = 200, 2000
 
 WHY = {
     124: "the job's --timeout passed",
@@ -88,7 +88,7 @@ class Attempt:
         """Returns when every rank has ended (or cannot be ended) and the console has all that it said."""
         self._loop = asyncio.get_running_loop()
         self.console.on_low = lambda: self._from_thread(lambda: self.processes.pause(False))
-        self.console.on_dead = lambda stream: self._from_thread(lambda: self.processes.stop_reading(stream))
+        self.console.on_dead = lambda streams: self._from_thread(lambda: self.processes.stop_reading(streams))
         self.processes.watch(self._loop, self)
         try:
             await self._over.wait()

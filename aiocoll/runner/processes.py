@@ -106,10 +106,11 @@ class Processes:
         try:
             self._start(theirs)
         except OSError as error:
+            pipes = len(self._pipes)
             self.close()
             raise AiocollError(
                 f"the runner cannot start {len(self._places)} ranks: {error.strerror} "
-                f"({len(self._pipes)} pipes open; see ulimit -n and ulimit -u)"
+                f"(with {pipes} pipes open; see ulimit -n and ulimit -u)"
             ) from error
         finally:
             for fd in theirs:
@@ -150,7 +151,7 @@ class Processes:
             self._warden = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", "-c", run, str(wardens.fileno())],
-                os.environ,
+                self._env,
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed],
                 setsid=True,
                 setsigmask=[],
@@ -179,10 +180,10 @@ class Processes:
                     else:
                         self._loop.add_reader(fd, self._read, fd)
 
-    def stop_reading(self, stream: str) -> None:
-        """Closes the ranks' pipes of a stream that nobody reads: they get EPIPE, as without a runner."""
+    def stop_reading(self, streams: Sequence[str]) -> None:
+        """Closes the ranks' pipes of streams that nobody reads: they get EPIPE, as without a runner."""
         for fd, (_, what) in list(self._pipes.items()):
-            if what == stream:
+            if what in streams:
                 self._forget(fd)
 
     def signal(self, number: int, ranks: Sequence[int] | None = None, *, group: bool = True) -> None:

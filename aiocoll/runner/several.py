@@ -13,13 +13,10 @@ from typing import Any, TypeVar
 from aiocoll.runner.job import Attempt
 from aiocoll.runner.nodes import End, Node
 from aiocoll.runner.plan import Layout
-from aiocoll.runner.signals import Signals
+from aiocoll.runner.signals import STOPPED, Signals
 from aiocoll.runner.supervise import Supervisor
 
 T = TypeVar("T")
-
-STOPPED = (124, 129, 130, 143)
-"""Exit codes of a job that a deadline or a signal to one runner ended: all ranks have the grace time."""
 
 
 async def among_others(supervisor: Supervisor, signals: Signals) -> tuple[int, list[str]]:
@@ -54,7 +51,8 @@ async def _attempt(supervisor: Supervisor, node: Node, layout: Layout, signals: 
         if not over.done():
             over.set_result(end)
         if end.code in STOPPED:
-            attempt.stop(end.code)
+            if attempt.stopped is None:  # else it is our own end that comes back: no second Ctrl-C
+                attempt.stop(end.code)
         elif end.code:
             attempt.end_for_failure()
 

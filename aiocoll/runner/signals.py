@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from aiocoll.runner.job import Attempt
 
+STOPPED = (124, 129, 130, 143)
+"""Exit codes of a job that a deadline or a signal ended, not a failure: its ranks have the whole grace time."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _CONSEQUENCE = re.compile(r"^(?:[\w.]+\.)?(PeerLostError|GroupBrokenError)\b")
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -186,10 +190,14 @@ def traceback_of(ending: Ending) -> list[str]:
         return ending.report.traceback.rstrip("\n").split("\n")
     tail = [_ANSI.sub("", line) for line in ending.tail]
     beginnings = ("Traceback (most recent call last)", "Fatal Python error", "  + Exception Group Traceback")
-    for start, line in enumerate(tail):
-        if line.startswith(beginnings):
-            return tail[start:]
-    return tail[-10:]
+    starts = [number for number, line in enumerate(tail) if line.startswith(beginnings)]
+    if not starts:
+        return tail[-10:]
+    start = starts.pop()
+    # What led to the last exception belongs to it; what was logged earlier does not.
+    while starts and any(line in _CHAINED for line in tail[starts[-1] : start]):
+        start = starts.pop()
+    return tail[start:]
 
 
 def summary(verdict: Verdict, *, size: int, host: str, running: Iterable[int] = ()) -> list[str]:
@@ -239,7 +247,7 @@ def _others(verdict: Verdict, cause: Ending, running: Iterable[int]) -> list[str
         elif ending.asked and _by_us(ending):
             fate = f"ended by the runner{' while' + where if where else ''}"
         else:
-            fate = f"failed later: {ending.error()}"
+            fate = f"failed too: {ending.error()}"
         fates.setdefault(fate, []).append(ending.rank)
     for rank in running:
         fates.setdefault("could not be ended", []).append(rank)

@@ -55,6 +55,12 @@ def test_ranks_start_before_anything_heavy_is_imported() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_the_users_files_do_not_shadow_the_runners_modules(runner: Any) -> None:
+    for name in ("queue", "socket", "json", "argparse", "asyncio"):
+        (runner.directory / f"{name}.py").write_text("1 / 0")
+    assert runner.run("-n", 2, "--no-python", "true").code == 0
+
+
 def test_a_runner_never_needs_numpy(runner: Any) -> None:
     done = runner.run("-n", 2, "-v", runner.script("pass"), env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.code == 0 and "BLAS threads" in done.err

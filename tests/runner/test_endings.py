@@ -17,8 +17,8 @@ STUBBORN = "import signal; [signal.signal(s, signal.SIG_IGN) for s in (signal.SI
 SLEEPER = """
     import os, subprocess, sys, time
     {before}
-    print("up")
     try:
+        print("up")
         time.sleep(600)
     finally:
         print("finally", os.environ["RANK"])

@@ -155,8 +155,8 @@ def script(runner: Any, text: str) -> subprocess.Popen[bytes]:
 SLEEP = """
     import aiocoll, time
     def sleep(group):
-        print("up", flush=True)
         try:
+            print("up", flush=True)
             time.sleep(600)
         finally:
             print("finally")

@@ -69,8 +69,8 @@ def start(runner: Any, screen: Screen, *arguments: Any, **options: Any) -> subpr
 def test_ctrl_c_reaches_each_rank_once(runner: Any, screen: Screen) -> None:
     script = runner.script("""
         import time
-        print("up")
         try:
+            print("up")
             time.sleep(600)
         except KeyboardInterrupt:
             print("interrupted"); time.sleep(0.3); print("finished")

@@ -129,6 +129,16 @@ def test_a_lone_rank_has_said_it_itself() -> None:
     assert "SIGKILL" in summary(verdict(Ending(0, -9)), size=1, host="h")[-1]
 
 
+def test_of_several_tracebacks_on_stderr_the_last_with_its_chain_is_shown() -> None:
+    logged = ("Traceback (most recent call last):", "LoggedError")
+    first = ("Traceback (most recent call last):", "KeyError: 1", "")
+    chain = "The above exception was the direct cause of the following exception:"
+    last = ("", "Traceback (most recent call last):", "ValueError: 2")
+    lines = summary(verdict(Ending(0, 1, tail=(*logged, *first, chain, *last))), size=2, host="h")
+    assert lines[0].endswith("failed first: ValueError: 2") and lines[1] == "[r0] Traceback (most recent call last):"
+    assert len(lines) == 1 + len(first) + 1 + len(last) and "LoggedError" not in str(lines)
+
+
 def test_whereabouts_and_words() -> None:
     assert whereabouts(verdict(Ending(0, 1, report=LOST), Ending(2, 1, report=LOST), Ending(1, 0))) == [
         "ranks 0 and 2 were in all_reduce (call 5)"
