@@ -65,6 +65,7 @@ def test_success_is_0_and_says_nothing(runner: Any) -> None:
     assert not runner.left()
 
 
+@pytest.mark.slow
 def test_ranks_that_ignore_everything_are_killed_within_seconds(runner: Any) -> None:
     script = runner.script(STUBBORN + "import os, time\nif os.environ['RANK'] == '0': os._exit(3)\ntime.sleep(600)")
     done = runner.run("-n", 2, script)
@@ -125,6 +126,7 @@ def test_survivors_say_which_collective_they_were_in(runner: Any) -> None:
     assert "in all_reduce" in done.err.partition("failed first")[2]
 
 
+@pytest.mark.slow
 def test_on_failure_shrink_lets_the_others_finish(runner: Any) -> None:
     script = runner.script("""
         import os, time
@@ -137,6 +139,7 @@ def test_on_failure_shrink_lets_the_others_finish(runner: Any) -> None:
     assert done.code == 0 and sorted(done.out.splitlines()) == ["[r0] fine", "[r2] fine"]
 
 
+@pytest.mark.slow
 def test_restarts_start_all_ranks_again(runner: Any) -> None:
     script = runner.script("""
         import os, sys
@@ -150,6 +153,7 @@ def test_restarts_start_all_ranks_again(runner: Any) -> None:
     assert runner.run("-n", 2, "--max-restarts", 1, script).code == 1
 
 
+@pytest.mark.slow
 def test_a_restarted_world_meets_afresh(runner: Any) -> None:
     script = runner.script("""
         import aiocoll, os
@@ -291,6 +295,7 @@ def test_children_go_while_other_ranks_go_on(runner: Any, wait_for: Callable[...
     assert process.wait(60) == 143
 
 
+@pytest.mark.slow
 def test_children_go_after_failure_and_stop(runner: Any) -> None:
     process = sleeping(runner, before=CHILDREN)
     process.terminate()

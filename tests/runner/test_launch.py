@@ -37,6 +37,7 @@ def test_a_plain_function_gets_a_blocking_group() -> None:
         np.testing.assert_array_equal(gathered, [[0, 0], [1, 1]])
 
 
+@pytest.mark.slow
 def test_a_lambda_around_an_async_function() -> None:
     assert aiocoll.launch(lambda group: summed(group, 0), n=2) == [(0, 9.0), (1, 9.0)]
 
@@ -105,6 +106,7 @@ def test_what_cannot_be_pickled() -> None:
         aiocoll.launch(lambda group: threading.Lock(), n=1)
 
 
+@pytest.mark.slow
 def test_a_deadline() -> None:
     def late(group: Any) -> int:
         if group.rank == 1:

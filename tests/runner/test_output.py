@@ -102,6 +102,7 @@ def test_a_reader_that_goes_away_is_a_broken_pipe_for_the_ranks(runner: Any) -> 
     assert b"BrokenPipeError" in process.stderr.read()
 
 
+@pytest.mark.slow
 def test_a_slow_reader_holds_the_ranks_back_and_loses_nothing(runner: Any) -> None:
     script = runner.script("for i in range(40): print('z' * 999_999)")
     process = runner.start("-n", 2, script, stderr=subprocess.DEVNULL)

@@ -100,6 +100,7 @@ def test_a_killed_runner_ends_the_others(runner: Any, port: int) -> None:
     assert runner.nothing_left()
 
 
+@pytest.mark.slow
 def test_restarts_concern_all_nodes(runner: Any, port: int) -> None:
     script = runner.script("""
         import os, sys
@@ -126,6 +127,7 @@ def test_a_signal_while_waiting_for_the_others(runner: Any, port: int) -> None:
     assert done.code == 130 and "waiting for other runners" in done.last
 
 
+@pytest.mark.slow
 def test_the_same_node_twice(runner: Any, port: int) -> None:
     script = runner.script("pass")
     zero = node(runner, port, 0, script)
@@ -137,6 +139,7 @@ def test_the_same_node_twice(runner: Any, port: int) -> None:
     assert "already in use" in done[1].err  # both want to serve
 
 
+@pytest.mark.slow
 def test_different_numbers_of_nodes(runner: Any, port: int) -> None:
     script = runner.script("pass")
     zero = node(runner, port, 0, "--timeout", 20, script)
