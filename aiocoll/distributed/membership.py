@@ -85,7 +85,7 @@ def init_process_group(
 def destroy_process_group(group: Any = None) -> None:
     """Leaves the world and every group in it; with ``group``, a group that new_group() made, leaves only that one."""
     if group is None or group is WORLD:
-        STATE.leave().close()
+        STATE.leave()
         return
     member = member_of(group)
     if member is not None:

@@ -75,13 +75,13 @@ class State:
         self.world, self.backend_name, self.backend = group, backend_name, backend
         self.initialized = _INITIALIZED_PG
 
-    def leave(self) -> SyncGroup:
-        """Forgets everything and returns the world, which the caller closes."""
-        group = world()
+    def leave(self) -> None:
+        """Forgets everything and closes the world, and with it every group."""
+        joined, groups = world(), self.groups
         self.initialized, self.backend, self.backend_name = 0, dist_backend.UNDEFINED, "undefined"
-        self.world = None
-        self.groups.clear()
-        return group
+        self.world, self.groups = None, {}
+        joined.close()
+        groups.clear()  # not before: a group that goes while the world is open was forgotten by its owner
 
 
 STATE = State()

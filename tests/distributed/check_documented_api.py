@@ -427,12 +427,98 @@ def refused_arguments_are_refused_for_all_and_the_group_goes_on() -> None:
 
 @check
 def different_calls_meet() -> None:
-    twin = dist.new_group()
-    if me() == 0:
-        raises(RuntimeError, "", lambda: dist.all_reduce(np.zeros(4), group=twin))
-    else:
-        raises(RuntimeError, "", lambda: dist.all_reduce(np.zeros(5), group=twin))
+    """Rank 0 makes another call than the others, each time on a fresh group: all ranks learn of it, none hangs."""
+    first, size = me() == 0, dist.get_world_size()
+    pairs: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
+        (lambda g: dist.all_reduce(np.zeros(4), group=g), lambda g: dist.all_reduce(np.zeros(5), group=g)),
+        (lambda g: dist.all_reduce(np.zeros(4), group=g), lambda g: dist.all_reduce(np.zeros(4, "f4"), group=g)),
+        (
+            lambda g: dist.all_reduce(np.zeros(4), dist.reduce_op.MAX, g),
+            lambda g: dist.all_reduce(np.zeros(4), group=g),
+        ),
+        (lambda g: dist.broadcast(np.zeros(4), 0, g), lambda g: dist.all_reduce(np.zeros(4), group=g)),
+        (lambda g: dist.broadcast(np.zeros(4), 0, g), lambda g: dist.broadcast(np.zeros(3), 0, g)),
+        (lambda g: dist.broadcast(np.zeros(4), 0, g), lambda g: dist.broadcast(np.zeros(4, "i8"), 0, g)),
+        (lambda g: dist.broadcast(np.zeros(4), 0, g), lambda g: dist.broadcast(np.zeros(4), size - 1, g)),
+        (lambda g: dist.barrier(g), lambda g: dist.all_gather([np.zeros(2)] * size, np.zeros(2), g)),
+        (
+            lambda g: dist.all_gather([np.zeros(3) for _ in range(size)], np.zeros(3), g),
+            lambda g: dist.all_gather([np.zeros(2) for _ in range(size)], np.zeros(2), g),
+        ),
+        (
+            lambda g: dist.scatter(np.zeros(2), [np.zeros(2 + rank) for rank in range(size)], 0, g),
+            lambda g: dist.scatter(np.zeros(2), src=0, group=g),
+        ),
+    ]
+    for mine, theirs in pairs:
+        twin = dist.new_group()
+        call = mine if first else theirs
+
+        def use(call: Callable[[Any], Any] = call, twin: Any = twin) -> None:
+            call(twin)
+            dist.barrier(twin)  # a root whose part was over learns of it in its next call
+
+        raises(RuntimeError, "", use)
     barrier()  # the world is not broken
+
+
+@check
+def a_list_that_does_not_fit_concerns_only_its_rank() -> None:
+    if me() == 0:
+        outputs = [np.zeros(3 + rank) for rank in everyone()]
+        words = "sizes do not match"
+        raises(RuntimeError, words, lambda: dist.gather(np.zeros(3), outputs, 0))
+        raises(RuntimeError, words, lambda: dist.all_gather(outputs, np.zeros(3)))
+        assert not any(output.any() for output in outputs)
+    else:
+        dist.gather(np.ones(3), dst=0)
+        dist.all_gather([np.zeros(3) for _ in everyone()], np.ones(3))
+    dist.barrier()
+
+
+@check
+def a_random_program() -> None:
+    """The same 150 random calls on every rank, most of them started; finished in another order on each rank."""
+    program, order = np.random.default_rng(7), np.random.default_rng(me())
+    known, pending = groups(), []
+    for number in range(150):
+        group, members = known[program.integers(len(known))]
+        root, dtype = int(program.choice(members)), str(program.choice(DTYPES))
+        shape = tuple(program.integers(0, 6, 2))
+        name = program.choice(["broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter"])
+        later = bool(program.integers(4))
+        tensor = data(me(), dtype, shape[::-1], number).T  # not contiguous
+        wanted, lists = tensor.copy(), None
+        if name == "broadcast":
+            request = dist.broadcast(tensor, root, group, later)
+            wanted = data(root, dtype, shape[::-1], number).T
+        elif name in ("all_reduce", "reduce"):
+            call = dist.all_reduce if name == "all_reduce" else functools.partial(dist.reduce, dst=root)
+            request = call(tensor, op=dist.reduce_op.SUM, group=group, async_op=later)
+            if name == "all_reduce" or root == me():
+                wanted = reduced(members, dist.reduce_op.SUM, dtype, shape=shape[::-1], salt=number).T
+        elif name == "scatter":
+            parts = [data(root, dtype, shape, 1000 * number + rank) for rank in members] if root == me() else None
+            request = dist.scatter(tensor, parts, root, group, later)
+            wanted = data(root, dtype, shape, 1000 * number + me())
+        else:
+            lists = [np.zeros(shape, dtype) for _ in members] if name == "all_gather" or root == me() else None
+            request = (
+                dist.all_gather(lists, tensor, group, later)
+                if lists is not None and name == "all_gather"
+                else dist.gather(tensor, lists, root, group, later)
+            )
+        if me() in members:
+            pending.append((request, tensor, wanted, lists, members, number, name))
+        else:
+            assert request is None
+    for place in order.permutation(len(pending)):
+        request, tensor, wanted, lists, members, number, name = pending[place]
+        if request is not None:
+            request.wait(60)
+        expect(tensor, wanted)
+        for rank, part in zip(members, lists or [], strict=False):
+            expect(part, data(rank, str(part.dtype), part.shape[::-1], number).T)
 
 
 # ------------------------------------------------------------------------------------------------ from today's API

@@ -21,4 +21,4 @@ def joined() -> Iterator[Callable[..., FakeGroup]]:
 
     yield join
     if STATE.world is not None:
-        STATE.leave().close()
+        STATE.leave()
