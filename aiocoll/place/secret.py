@@ -1,7 +1,7 @@
 """The job's secret; the rule: a descriptor is read once and closed, and no secret reaches a log or a repr.
 
 The runner passes ``AIOCOLL_SECRET_FD``, so that the secret is in no process list; remote starts may use
-``AIOCOLL_SECRET_FILE`` (the file's text) or ``AIOCOLL_SECRET`` (hexadecimal).
+``AIOCOLL_SECRET_FILE`` (the file's text) or ``AIOCOLL_SECRET``; text means its UTF-8 bytes, as in ``secret=``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def job_secret(environ: Environ | None = None) -> bytes:
             return _from_descriptor
     if path := env.get("AIOCOLL_SECRET_FILE", "").strip():
         return _read_file(path)
-    return _from_hex(env.get("AIOCOLL_SECRET", "").strip())
+    return env.get("AIOCOLL_SECRET", "").strip().encode()
 
 
 def _read_descriptor(number: int) -> bytes:
@@ -79,17 +79,6 @@ def _read_file(path: str) -> bytes:
     except OSError as error:
         raise UsageError(f"AIOCOLL_SECRET_FILE={path!r} cannot be read: {error.strerror}") from error
     return _checked(data.rstrip(b"\r\n"), f"AIOCOLL_SECRET_FILE={path!r}")
-
-
-def _from_hex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        # The value is a secret, so the message must not show it.
-        raise UsageError(
-            "AIOCOLL_SECRET is not hexadecimal: use the output of "
-            "python3 -c 'import secrets; print(secrets.token_hex(32))', or put a pass phrase into AIOCOLL_SECRET_FILE"
-        ) from None
 
 
 def _checked(data: bytes, where: str) -> bytes:

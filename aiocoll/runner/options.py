@@ -308,12 +308,7 @@ def _secret(path: str | None, environ: Mapping[str, str]) -> bytes:
         return b""
     from aiocoll.place.secret import job_secret
 
-    try:
-        return job_secret(found)
-    except UsageError:
-        if "AIOCOLL_SECRET_FILE" in found:
-            raise
-        return found["AIOCOLL_SECRET"].encode()  # a pass phrase; only runners read it
+    return job_secret(found)
 
 
 def _variables(given: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
