@@ -10,6 +10,7 @@ The rule: this package checks arguments and keeps the module state; what a call 
 - ``messages``: send, recv, isend, irecv
 - ``multigpu``: the *_multigpu forms, over lists of local tensors
 - ``objects``: all_gather_object, broadcast_object_list
+- ``memory``: empty, zeros
 - ``request``: the handle of a call on its way
 - ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``refusals``: what these stand on
 """
@@ -37,6 +38,7 @@ from .membership import (
     is_initialized,
     new_group,
 )
+from .memory import empty, zeros
 from .messages import irecv, isend, recv, send
 from .multigpu import all_gather_multigpu, all_reduce_multigpu, broadcast_multigpu, reduce_multigpu
 from .objects import all_gather_object, broadcast_object_list
@@ -67,6 +69,7 @@ __all__ = [
     "broadcast_object_list",
     "destroy_process_group",
     "dist_backend",
+    "empty",
     "gather",
     "get_backend",
     "get_rank",
@@ -89,6 +92,7 @@ __all__ = [
     "reduce_op",
     "scatter",
     "send",
+    "zeros",
 ]
 
 

@@ -106,6 +106,20 @@ def test_backends_that_are_not_there_name_the_extra(backend: str) -> None:
     assert not dist.is_backend_available(backend)
 
 
+def test_arrays_that_suit_the_transport(tmp_path: Path) -> None:
+    with pytest.raises(NotInitializedError):
+        dist.empty(3)
+    dist.init_process_group("tcp", f"file://{tmp_path}/meet", world_size=1, rank=0)
+    x = dist.zeros((2, 3), "f4")
+    assert not x.any() and x.dtype == "f4"
+    y = dist.empty(4)
+    y[...] = 1
+    dist.all_reduce(y)
+    assert y.tolist() == [1] * 4
+    outside = dist.GroupMember.NON_GROUP_MEMBER
+    assert dist.empty(2, group=outside).shape == (2,) and not dist.zeros(2, group=outside).any()
+
+
 def test_availability() -> None:
     assert dist.is_available() and dist.is_backend_available("tcp")
     assert not (dist.is_mpi_available() or dist.is_gloo_available() or dist.is_nccl_available())
