@@ -51,6 +51,8 @@ def init_process_group(
         raise AssertionUsageError(f"got unexpected keyword arguments: {','.join(kwargs)}")
     if not is_available():  # pragma: no cover - there is no such build
         raise RuntimeUsageError("built without distributed support")
+    if STATE.world is not None and STATE.world.foreign:
+        STATE.leave()  # a forked child of a rank is not in its parent's world, and may join one of its own
     if STATE.initialized:
         raise RuntimeUsageError(
             f"trying to initialize torch.distributed twice! This process is rank {world().rank} of {world().name!r}; "

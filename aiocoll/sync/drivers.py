@@ -151,8 +151,9 @@ class Driver:
 
     def close(self, closing: Make[Any] | None = None) -> None:
         """Runs ``closing``, ends the thread and the loop. Does nothing in a forked child or the second time."""
-        if self._ending or os.getpid() != self._home:
+        if self._ending or self.foreign:
             return
+        self.refuse_if_unusable()
         try:
             if closing is not None:
                 self.run_as_task(closing)

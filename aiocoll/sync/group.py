@@ -89,6 +89,11 @@ class SyncGroup:
         return self._group.broken
 
     @property
+    def foreign(self) -> bool:
+        """Is this a forked child, which has this group only in name?"""
+        return self._driver.foreign
+
+    @property
     def asynchronous(self) -> Group:
         """The async Group behind this one; it lives on this group's own loop, see ``run``."""
         return self._group
@@ -262,13 +267,7 @@ class SyncGroup:
 
     def close(self) -> None:
         """Lets pending sends leave, ends what waits; again, and in a forked child: nothing."""
-        if self._closed or self._driver.foreign:
-            return
-        self._closed = True
-        if self._owner is None:
-            self._driver.close(lambda: self._group.close())
-        elif not self._owner._closed:
-            self._driver.run_as_task(lambda: self._group.close())
+        self._leave(lambda: self._group.close())
 
     def __enter__(self) -> SyncGroup:
         return self
@@ -276,16 +275,20 @@ class SyncGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._closed or self._driver.foreign:
+        self._leave(lambda: self._group.__aexit__(kind, error, trace))
+
+    def _leave(self, closing: Callable[[], Awaitable[None]]) -> None:
+        if self._closed or self.foreign or (self._owner is not None and self._owner._closed):
             return
+        self._driver.refuse_if_unusable()
         self._closed = True
         if self._owner is None:
-            self._driver.close(lambda: self._group.__aexit__(kind, error, trace))
-        elif not self._owner._closed:
-            self._driver.run_as_task(lambda: self._group.__aexit__(kind, error, trace))
+            self._driver.close(closing)
+        else:
+            self._driver.run_as_task(closing)
 
     def __del__(self) -> None:
-        if self._owner is None and not self._closed and not self._driver.foreign:
+        if self._owner is None and not self._closed and not self.foreign:
             text = f"{self!r} was never closed: use it in a with block"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
             self._driver.abandon()

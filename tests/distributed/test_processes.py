@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.distributed.processes import free_port, spawn
 
 JOIN = "dist.init_process_group('tcp', 'tcp://127.0.0.1:{port}', rank=rank, world_size=size)"
@@ -61,6 +63,25 @@ def test_a_forked_child_ends_as_programs_end_and_the_parent_goes_on() -> None:
     answer = [os.waitstatus_to_exitcode(status), x.tolist()]
     """
     assert spawn(2, body) == [[0, [8.0, 24.0, 40.0]]] * 2
+
+
+def test_a_forked_child_may_join_a_world_of_its_own(tmp_path: Path) -> None:
+    body = f"""
+    {join()}
+    warnings.simplefilter("ignore")
+    child = os.fork()
+    if child == 0:
+        dist.init_process_group('tcp', 'file://{tmp_path}/meet', rank=1 - rank, world_size=size)
+        x = np.arange(3.0) + rank
+        dist.all_reduce(x)
+        answer = [dist.get_rank(), *x.tolist()]
+        dist.destroy_process_group()
+        sys.exit(0 if answer == [1 - rank, 1, 3, 5] else 3)
+    _, status = os.waitpid(child, 0)
+    dist.barrier()
+    answer = os.waitstatus_to_exitcode(status)
+    """
+    assert spawn(2, body) == [0, 0]
 
 
 def test_a_fork_before_init_has_a_world_of_its_own() -> None:

@@ -240,6 +240,13 @@ def test_a_call_from_an_op_would_deadlock_and_says_so() -> None:
         group.run(lambda _: inside())
         assert "would deadlock" in str(asked[0])
 
+        async def closes() -> None:
+            group.close()
+
+        with pytest.raises(UsageError, match="would deadlock"):
+            group.run(lambda _: closes())
+        assert group.all_reduce(2) == 2
+
 
 def test_a_wait_that_is_too_short_and_a_receive_that_is_cancelled(ranks: Callable[..., list[Any]]) -> None:
     def body(g: SyncGroup) -> None:
