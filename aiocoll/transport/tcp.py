@@ -203,8 +203,9 @@ class TcpLink:
         budget, reader = _TURN_BYTES, self._reader
         while budget > 0 and self._socket is not None:
             buffer = reader.buffer()
+            wanted = min(len(buffer), budget)  # the kernel may hold many megabytes, and new memory is slow to fill
             try:
-                nbytes = self._socket.recv_into(buffer)
+                nbytes = self._socket.recv_into(buffer, wanted)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
@@ -224,7 +225,7 @@ class TcpLink:
                 _log.exception("rank %d cannot take what rank %d sent", self._port.world.rank, self.peer)
                 self.end(f"what it sent cannot be taken here: {type(error).__name__}: {error}")
                 return True
-            if nbytes < len(buffer):
+            if nbytes < wanted:
                 break
         return budget < _TURN_BYTES
 
