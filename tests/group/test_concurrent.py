@@ -10,8 +10,8 @@ import random
 
 import numpy as np
 import pytest
-from aiocoll import MAX, Group
 
+from aiocoll import MAX, Group
 from tests.group.cases import for_every_size, on_every_fabric, ranks, same, values
 
 SEEDS = range(5)
@@ -37,8 +37,9 @@ def test_numbers_are_taken_when_calls_are_made_and_awaited_in_any_order(fabric: 
     async def main(group: Group) -> None:
         rank = group.rank
         calls = [
-            group.all_reduce(values(rank, (9,))), group.broadcast(rank, size - 1), group.all_gather(values(rank, (rank,))),
-            group.barrier(), group.scan(rank + 1), group.all_gather_object({"r": rank}),
+            group.all_reduce(values(rank, (9,))), group.broadcast(rank, size - 1),
+            group.all_gather(values(rank, (rank,))), group.barrier(), group.scan(rank + 1),
+            group.all_gather_object({"r": rank}),
             group.reduce_scatter(values(rank, (2 * size, 2))), group.all_to_all([rank * 10 + t for t in range(size)]),
             group.gather_object(rank, 0), group.scatter([t * 2 for t in range(size)], 0),
         ]  # fmt: skip

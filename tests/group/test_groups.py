@@ -11,12 +11,12 @@ import itertools
 import warnings
 from typing import Any
 
-import aiocoll
 import numpy as np
 import pytest
+
+import aiocoll
 from aiocoll import Group, GroupBrokenError, NotInitializedError, PeerLostError, UsageError
 from aiocoll.store import MemoryStore
-
 from tests.group.cases import for_every_size, on_every_fabric, outcome, ranks, same, values
 
 
@@ -128,8 +128,8 @@ def test_a_twin_has_calls_and_messages_of_its_own(fabric: str, size: int) -> Non
     async def main(group: Group) -> None:
         twin = await group.dup()
         assert (twin.ranks, twin.rank) == (group.ranks, group.rank)
-        await twin.send("twin's".encode(), (group.rank + 1) % size)
-        await group.send("group's".encode(), (group.rank + 1) % size)
+        await twin.send(b"twin's", (group.rank + 1) % size)
+        await group.send(b"group's", (group.rank + 1) % size)
         assert bytes(await group.recv()) == b"group's" and bytes(await twin.recv()) == b"twin's"
         one, other = await asyncio.gather(twin.all_reduce(1), group.all_reduce(2))
         assert (one, other) == (size, 2 * size)

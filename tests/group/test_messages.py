@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiocoll import CollectiveTimeoutError, Group, MismatchError, SerializationError
 
+from aiocoll import CollectiveTimeoutError, Group, MismatchError, SerializationError
 from tests.group.cases import MOVABLE, for_every_size, layouts, on_every_fabric, outcome, ranks, same, values
 
 BIG = 80 << 20  # more than may lie unreceived
@@ -241,7 +241,8 @@ def test_a_late_receive_is_withdrawn_and_breaks_nothing(fabric: str) -> None:
     async def main(group: Group) -> None:
         if group.rank == 1:
             out = np.full(2, 7.0)
-            for call in (group.recv(0, out=out, timeout=0.05), group.recv_object(0, timeout=0.05), group.recv(timeout=0)):
+            late = (group.recv(0, out=out, timeout=0.05), group.recv_object(0, timeout=0.05), group.recv(timeout=0))
+            for call in late:
                 error = await outcome(call)
                 assert type(error) is CollectiveTimeoutError and isinstance(error, TimeoutError)
                 assert "recv from" in str(error) and "withdrawn" in str(error)

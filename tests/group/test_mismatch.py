@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiocoll import MAX, MEAN, SUM, Group, GroupBrokenError, MismatchError
 
+from aiocoll import MAX, MEAN, SUM, Group, GroupBrokenError, MismatchError
 from tests.group.cases import on_every_fabric, outcome, ranks
 
 X = np.arange(6.0)
@@ -67,7 +67,8 @@ def test_different_calls_raise_on_all_ranks_with_both_sides(fabric: str, size: i
 ROOTS: dict[str, Callable[[Group, int], Any]] = {
     "reduce": lambda g, root: g.reduce(X, root=root), "broadcast": lambda g, root: g.broadcast(X, root),
     "gather": lambda g, root: g.gather(X, root), "scatter": lambda g, root: g.scatter([X] * g.size, root),
-    "gather_object": lambda g, root: g.gather_object(1, root), "broadcast_object": lambda g, root: g.broadcast_object(1, root),
+    "gather_object": lambda g, root: g.gather_object(1, root),
+    "broadcast_object": lambda g, root: g.broadcast_object(1, root),
 }  # fmt: skip
 
 
@@ -95,7 +96,8 @@ def test_a_rank_that_only_sends_hears_of_the_difference_in_its_next_call(fabric:
         errors = [await outcome(group.scan(X) if group.rank else group.exscan(X)), await outcome(group.barrier())]
         kinds = [type(error) for error in errors]
         assert MismatchError in kinds, errors
-        assert "[scan" in str(errors[kinds.index(MismatchError)]) and "[exscan" in str(errors[kinds.index(MismatchError)])
+        text = str(errors[kinds.index(MismatchError)])
+        assert "[scan" in text and "[exscan" in text
 
     ranks(size, main, fabric, timeout=5.0)
 

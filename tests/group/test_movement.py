@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiocoll import Group
 
+from aiocoll import Group
 from tests.group.cases import MOVABLE, POINT, for_every_size, layouts, on_every_fabric, ranks, same, values
 
 SHAPES = [(), (1,), (5,), (3, 4), (0,), (2, 0, 3), (0, 4)]
@@ -68,7 +68,8 @@ def test_every_size_of_array_small_and_large_and_in_every_layout(fabric: str, si
         else:
             x = values(rank, (rank, 2))
         for source, one in enumerate(await group.all_gather(x)):
-            same(one, values(source, (150_000 + source, 2))[:, ::-1] if source % 2 == 0 else values(source, (source, 2)))
+            wide = values(source, (150_000 + source, 2))[:, ::-1]
+            same(one, wide if source % 2 == 0 else values(source, (source, 2)))
 
     ranks(size, main, fabric)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiocoll import Group, SerializationError, UsageError
 
+from aiocoll import Group, SerializationError, UsageError
 from tests.group.cases import for_every_size, on_every_fabric, outcome, ranks, same, values
 
 
@@ -41,8 +41,9 @@ def thing(rank: int) -> dict[Any, Any]:
         "none": None, "true": rank % 2 == 0, "int": 10 ** (30 * rank) - rank, "float": rank / 3, "text": "ä" * rank,
         "bytes": bytes([rank]) * 5000 * rank, (1, rank): (rank, [rank], {rank, -1}, frozenset({rank})),
         "complex": complex(rank, -1), "when": datetime.datetime(2024, 1, 1 + rank, tzinfo=datetime.UTC),
-        "day": datetime.date(2024, 1, 1 + rank), "span": datetime.timedelta(seconds=rank), "dec": decimal.Decimal(rank) / 8,
-        "id": uuid.UUID(int=rank), "path": pathlib.PurePosixPath("/a") / str(rank), "scalar": np.float32(rank),
+        "day": datetime.date(2024, 1, 1 + rank), "span": datetime.timedelta(seconds=rank),
+        "dec": decimal.Decimal(rank) / 8, "id": uuid.UUID(int=rank), "path": pathlib.PurePosixPath("/a") / str(rank),
+        "scalar": np.float32(rank),
     }  # fmt: skip
 
 

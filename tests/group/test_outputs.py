@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiocoll import MEAN, Group, MismatchError, UsageError
 
+from aiocoll import MEAN, Group, MismatchError, UsageError
 from tests.group.cases import for_every_size, on_every_fabric, outcome, ranks, same, values
 
 
@@ -180,7 +180,8 @@ def test_a_wrong_out_is_refused_on_all_ranks_and_the_group_goes_on(fabric: str, 
         ("dtype", lambda x: np.zeros(4, np.float32)), ("overlap", lambda x: np.broadcast_to(np.zeros(1), 4)),
         ("overlap", lambda x: np.lib.stride_tricks.as_strided(np.zeros(4), (4,), (4,))),
         ("overlap", lambda x: np.ndarray((4,), float, x.base, 8)), ("overlap", lambda x: x[::-1]),
-        ("writable", lambda x: [0.0] * 4), ("writable", lambda x: 1.0), ("", lambda x: "text"), ("", lambda x: object()),
+        ("writable", lambda x: [0.0] * 4), ("writable", lambda x: 1.0),
+        ("", lambda x: "text"), ("", lambda x: object()),
     ]  # fmt: skip
 
     async def main(group: Group) -> None:

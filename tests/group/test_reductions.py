@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from aiocoll import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MEAN, MIN, PROD, SUM, Group, UsageError
 
+from aiocoll import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MEAN, MIN, PROD, SUM, Group, UsageError
 from tests.group.cases import for_every_size, on_every_fabric, outcome, ranks, same, values
 
 UFUNCS = {
@@ -227,7 +227,8 @@ def test_reduce_scatter_by_counts_and_by_lists(fabric: str, size: int) -> None:
         same(out, wanted)
         # One rank gives the whole array and another the same in parts.
         mixed = np.array_split(values(group.rank, (size, 3)), size) if group.rank else values(0, (size, 3))
-        same(await group.reduce_scatter(mixed), sum(values(r, (size, 3)) for r in range(size))[group.rank : group.rank + 1])
+        total = sum(values(r, (size, 3)) for r in range(size))
+        same(await group.reduce_scatter(mixed), total[group.rank : group.rank + 1])
         parts = [values(group.rank, (target + 1, 2), np.int32)[::-1] for target in range(size)]
         same(
             await group.reduce_scatter(parts, MAX),

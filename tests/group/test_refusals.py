@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiocoll import MIN, SUM, Group, SerializationError, UsageError, op
 
+from aiocoll import MIN, SUM, Group, SerializationError, UsageError, op
 from tests.group.cases import on_every_fabric, outcome, ranks, same, values
 
 X = np.arange(6.0)
@@ -68,12 +68,14 @@ WRONG: dict[str, tuple[Call, Call]] = {
     "too few objects": (lambda g: g.all_to_all_object([1]), lambda g: g.all_to_all_object([1] * g.size)),
 }  # fmt: skip
 ROOTED: dict[str, tuple[Call, Call]] = {
-    "object of root": (lambda g: g.broadcast_object(object(), g.size - 1), lambda g: g.broadcast_object(None, g.size - 1)),
+    "object of root": (
+        lambda g: g.broadcast_object(object(), g.size - 1), lambda g: g.broadcast_object(None, g.size - 1),
+    ),
     "objects of root": (lambda g: g.scatter_object([{1, 2}, open, 3], 2), lambda g: g.scatter_object(None, 2)),
     "array of root": (lambda g: g.broadcast(OBJECTS, g.size - 1), lambda g: g.broadcast(None, g.size - 1)),
     "parts of root": (lambda g: g.scatter([X], g.size - 1), lambda g: g.scatter(None, g.size - 1)),
     "no parts of root": (lambda g: g.scatter(None, g.size - 1), lambda g: g.scatter(None, g.size - 1)),
-}
+}  # fmt: skip
 # A rank of these may be through before it hears of the refusal.
 ONE_SIDED = ("reduce", "scan", "root", "bits", "unknown", "op of")
 
@@ -113,11 +115,13 @@ def test_what_one_rank_refuses_is_refused_for_all(fabric: str, what: str, later:
 def test_a_refused_call_has_taken_its_number_and_its_turn_of_its_name(fabric: str) -> None:
     async def main(group: Group) -> None:
         # All ranks make three calls; the middle one is refused by rank 0.
-        calls = [group.all_reduce(group.rank), group.all_reduce(1, "?" if group.rank == 0 else "sum"), group.all_reduce(2)]
+        wrong = "?" if group.rank == 0 else "sum"
+        calls = [group.all_reduce(group.rank), group.all_reduce(1, wrong), group.all_reduce(2)]
         first, second, third = await asyncio.gather(*map(outcome, calls))
         assert first == 3 and third == 6 and isinstance(second, UsageError)
         named = [
-            outcome(group.all_reduce(1, "?" if group.rank == 1 and turn == 0 else "sum", name="loss")) for turn in range(2)
+            outcome(group.all_reduce(1, "?" if group.rank == 1 and turn == 0 else "sum", name="loss"))
+            for turn in range(2)
         ]
         refused, fine = await asyncio.gather(*named)
         assert isinstance(refused, UsageError) and "rank 1" in str(refused) and fine == 3

@@ -9,14 +9,14 @@ import asyncio
 import time
 from typing import Any
 
-import aiocoll
 import numpy as np
 import pytest
+
+import aiocoll
 from aiocoll import Group, UsageError
 from aiocoll.algorithms import all_of, registry
 from aiocoll.group import calls as group_calls
 from aiocoll.store import MemoryStore
-
 from tests.group.cases import for_every_size, on_every_fabric, outcome, ranks, same, values
 
 CHOICES = [
@@ -47,11 +47,13 @@ def test_every_algorithm_can_be_chosen_by_name(
     async def main(group: Group) -> None:
         rank = group.rank
         calls: dict[str, Any] = {
-            "all_reduce": lambda n: group.all_reduce(values(rank, (n,))), "reduce": lambda n: group.reduce(values(rank, (n,))),
+            "all_reduce": lambda n: group.all_reduce(values(rank, (n,))),
+            "reduce": lambda n: group.reduce(values(rank, (n,))),
             "reduce_scatter": lambda n: group.reduce_scatter(values(rank, (n,))),
             "scan": lambda n: group.scan(values(rank, (n,))), "exscan": lambda n: group.exscan(values(rank, (n,))),
             "broadcast": lambda n: group.broadcast(values(rank, (n,))), "barrier": lambda n: group.barrier(),
-            "gather": lambda n: group.gather(values(rank, (n,))), "all_gather": lambda n: group.all_gather(values(rank, (n,))),
+            "gather": lambda n: group.gather(values(rank, (n,))),
+            "all_gather": lambda n: group.all_gather(values(rank, (n,))),
             "scatter": lambda n: group.scatter([values(rank, (n,))] * size),
             "all_to_all": lambda n: group.all_to_all([values(rank, (n,))] * size),
             "exchange_all": lambda n: group.all_to_all([values(rank, (n,))] * size),
@@ -62,7 +64,8 @@ def test_every_algorithm_can_be_chosen_by_name(
             "reduce_scatter": lambda n: np.array_split(sum(each(n)), size)[rank],
             "scan": lambda n: sum(each(n)[: rank + 1]), "exscan": lambda n: sum(each(n)[:rank], np.zeros(n)),
             "broadcast": lambda n: each(n)[0], "barrier": lambda n: None, "scatter": lambda n: each(n)[0],
-            "gather": lambda n: each(n) if rank == 0 else None, "all_gather": each, "all_to_all": each, "exchange_all": each,
+            "gather": lambda n: each(n) if rank == 0 else None, "all_gather": each,
+            "all_to_all": each, "exchange_all": each,
         }  # fmt: skip
         for count in (0, 1, 7, 9000):
             result, wanted = await outcome(calls[collective](count)), oracle[collective](count)
@@ -83,7 +86,7 @@ def test_every_algorithm_can_be_chosen_by_name(
         assert chosen & there, chosen
 
 
-async def test_an_unknown_algorithm_is_refused_at_once_and_the_known_ones_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_algorithm_is_refused_at_once_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     for text in ("all_reduce:magic", "juggle:ring", "all_reduce"):
         monkeypatch.setenv("AIOCOLL_ALGORITHM", text)
@@ -112,7 +115,9 @@ def test_statistics(fabric: str, size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["all_reduce", "in place", "strided", "broadcast", "all_gather", "all_to_all", "message"])
+@pytest.mark.parametrize(
+    "what", ["all_reduce", "in place", "strided", "broadcast", "all_gather", "all_to_all", "message"]
+)
 def test_the_loop_breathes_while_megabytes_move(what: str, record_property: Any) -> None:
     """Two ranks share this one loop and its core with whatever else runs: the bound here only catches what is grossly
     wrong; the numbers themselves go into the report."""
