@@ -1,7 +1,10 @@
 """Blocking code: ``with aiocoll.sync.connect() as group: total = group.all_reduce(x)``.
 
-The rule: this package adds no behaviour to the async API, it only waits for it. ``drivers`` turn coroutines into
-blocking calls, ``group`` and ``start`` spell them out, ``work`` is a call under way.
+The rule: this package adds no behaviour to the async API, it only waits for it.
+
+- ``group``: SyncGroup, the methods of Group, blocking; ``start``: the same, started
+- ``work``: a call under way, seen from outside; ``started``: the same on its loop
+- ``drivers``: who runs the loop; ``stepping``: how a coroutine is run by hand
 """
 
 from __future__ import annotations

@@ -16,20 +16,16 @@ import os
 import threading
 import weakref
 from asyncio.events import _get_running_loop, _set_running_loop  # made for those who run loops; we do
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from .. import observe
 from ..errors import NotInitializedError, UsageError
+from .started import Started
+from .stepping import ABANDON_SECONDS_MAX, Continued, Make, T, abandon_task, as_task, coroutine_of, outcome, stop_loop
 from .work import Work
 
 if TYPE_CHECKING:
     from ..endpoint import Endpoint
-
-T = TypeVar("T")
-Make = Callable[[], Awaitable[T]]
-
-_ABANDON_SECONDS_MAX = 1.0  # what an interrupted call gets to tell its peers
 
 
 class QuietLoop(asyncio.SelectorEventLoop):
@@ -63,7 +59,7 @@ class Driver:
         self._moving = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ending = False
-        self._operations: set[_Operation[Any]] = set()  # a loop holds its tasks only weakly
+        self.operations: set[Started[Any]] = set()  # a loop holds its tasks only weakly
         self._home = os.getpid()
         _DRIVERS.add(self)
 
@@ -86,28 +82,28 @@ class Driver:
         try:
             _set_running_loop(loop)
             try:
-                coroutine = _coroutine(make())
+                coroutine = coroutine_of(make())
                 parked_on = coroutine.send(None)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
             finally:
                 _set_running_loop(None)
-            task = loop.create_task(_Continued(coroutine, parked_on))
+            task = loop.create_task(Continued(coroutine, parked_on))
             handed_over = self._turn_the_loop(task)
         finally:
             self._turn.release()
-        return _outcome(task, loop, handed_over) if handed_over is not None else task.result()
+        return outcome(task, loop, handed_over) if handed_over is not None else task.result()
 
     def run_as_task(self, make: Make[T]) -> T:
         """The same for a coroutine that must find itself in a Task from its first line on (asyncio.timeout)."""
-        return self.run(lambda: _as_task(make))
+        return self.run(lambda: as_task(make))
 
     def begin(self, make: Make[T], name: str) -> Work[T]:
         """Starts ``make()`` on the loop's thread and returns at once."""
         self.refuse_if_unusable()
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # nobody but the operation itself ends it
-        operation = _Operation(self, make, future, name)
+        operation = Started(self, make, future, name)
         with self._moving:  # so that it is on the loop before its end, or not at all
             self.refuse_if_unusable()
             self._move(f"{name} was started")
@@ -161,13 +157,15 @@ class Driver:
             self._end()
 
     def abandon(self) -> None:
-        """Cuts everything without a word to anybody: for a world that its owner has dropped. Never blocks."""
+        """Cuts everything without a word to anybody: for a world that its owner has dropped. Hardly blocks."""
         with self._moving:
             if self._ending or self.foreign:
                 return
             self._ending, self._inline = True, False
             if self._thread is not None:
                 self.loop.call_soon_threadsafe(self.loop.stop)
+                if threading.current_thread() is not self._thread:
+                    self._thread.join(ABANDON_SECONDS_MAX)
             elif not self.loop.is_running() and not self.loop.is_closed():
                 self._wind_up()
 
@@ -176,17 +174,17 @@ class Driver:
     def _turn_the_loop(self, task: asyncio.Task[Any]) -> threading.Event | None:
         """Runs the loop until the task is done: None; or until another thread wants it: an event set at the end."""
         loop = self.loop
-        task.add_done_callback(_stop_loop)
+        task.add_done_callback(stop_loop)
         try:
             while not task.done() and self._inline:  # a stop may be left over from a call that was interrupted
                 loop.run_forever()
         except BaseException:  # Ctrl-C out of the wait, or out of the coroutine itself
-            _abandon(task, loop)
+            abandon_task(task, loop)
             raise
         if task.done():
             return None
         ended = threading.Event()
-        task.remove_done_callback(_stop_loop)
+        task.remove_done_callback(stop_loop)
         task.add_done_callback(lambda _: ended.set())
         return ended
 
@@ -227,7 +225,7 @@ class Driver:
         for task in left:
             task.cancel()
         if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=_ABANDON_SECONDS_MAX))
+            loop.run_until_complete(asyncio.wait(left, timeout=ABANDON_SECONDS_MAX))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
@@ -238,146 +236,6 @@ class Driver:
     def __repr__(self) -> str:
         mode = "closed" if self._ending else "inline" if self._inline else "threaded"
         return f"Driver({self.name!r}, {mode})"
-
-
-class _Operation(Generic[T]):
-    """One call that runs on the loop's thread and reports to a Work."""
-
-    __slots__ = ("_driver", "_future", "_make", "_task", "name")
-
-    def __init__(self, driver: Driver, make: Make[T], future: concurrent.futures.Future[T], name: str) -> None:
-        self._driver, self._make, self._future, self.name = driver, make, future, name
-        self._task: asyncio.Task[T] | None = None
-
-    def start(self) -> None:
-        try:
-            coroutine = _coroutine(self._make())
-            parked_on = coroutine.send(None)
-        except StopIteration as stop:
-            self._settle(stop.value, None)
-        except BaseException as error:
-            self._settle(None, error)
-        else:
-            self._task = self._driver.loop.create_task(_Continued(coroutine, parked_on))
-            self._driver._operations.add(self)
-            self._task.add_done_callback(self._finish)
-
-    def cancel(self) -> None:
-        self._driver.loop.call_soon_threadsafe(self._cancel)
-
-    def refuse_to_block(self) -> None:
-        if not self._future.done():
-            self._driver.refuse_if_unusable()
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def _finish(self, task: asyncio.Task[T]) -> None:
-        self._driver._operations.discard(self)
-        if task.cancelled():
-            self._settle(None, concurrent.futures.CancelledError(f"{self.name} was cancelled"))
-        elif (error := task.exception()) is not None:
-            self._settle(None, error)
-        else:
-            self._settle(task.result(), None)
-
-    def _settle(self, result: Any, error: BaseException | None) -> None:
-        if self._future.done():  # given up by Work.cancel()
-            return
-        if error is not None:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(result)
-
-    def __repr__(self) -> str:
-        return f"_Operation({self.name})"
-
-
-# ---------------------------------------------------------------------------------------------- coroutines
-
-
-def _coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
-    return cast(Coroutine[Any, Any, T], awaitable) if hasattr(awaitable, "send") else _awaited(awaitable)
-
-
-async def _awaited(awaitable: Awaitable[T]) -> T:
-    return await awaitable
-
-
-async def _as_task(make: Make[T]) -> T:
-    await asyncio.sleep(0)  # parks, so that what follows runs in the Task that continues this
-    return await make()
-
-
-class _Continued(Coroutine[Any, Any, T]):
-    """The rest of a coroutine that was stepped once by hand and waits for `parked_on`, as a Task's coroutine.
-
-    Not an ``async def``: a Task that is cancelled before its first step would close that one unstarted, and the
-    coroutine inside, which has started, would never learn of it.
-    """
-
-    __slots__ = ("_coroutine", "_parked_on", "_resumed")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], parked_on: Any) -> None:
-        self._coroutine, self._parked_on, self._resumed = coroutine, parked_on, False
-
-    def send(self, value: Any) -> Any:
-        if self._resumed:
-            return self._coroutine.send(value)
-        self._resumed = True
-        return self._parked_on
-
-    def throw(self, *error: Any) -> Any:
-        if not self._resumed:
-            self._resumed = True
-            if self._parked_on is not None and self._parked_on.cancel():  # what a Task does to what it waits for
-                return self._parked_on
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("only a Task runs this")
-
-    @property
-    def __name__(self) -> str:
-        return getattr(self._coroutine, "__name__", type(self._coroutine).__name__)
-
-    def __repr__(self) -> str:
-        return f"_Continued({self._coroutine!r})"
-
-
-# ---------------------------------------------------------------------------------------------- ends of a wait
-
-
-def _stop_loop(task: asyncio.Task[Any]) -> None:
-    task.get_loop().stop()
-
-
-def _abandon(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Cancels an interrupted call and gives it a moment to tell its peers."""
-    if not task.done():
-        task.cancel()
-        limit = loop.call_later(_ABANDON_SECONDS_MAX, loop.stop)
-        try:
-            loop.run_forever()
-        finally:
-            limit.cancel()
-    if task.done() and not task.cancelled():
-        task.exception()  # seen: it is the interrupt itself, or what the cancelled call made of it
-
-
-def _outcome(task: asyncio.Task[T], loop: asyncio.AbstractEventLoop, ended: threading.Event) -> T:
-    """Waits for a call whose loop has moved to its thread in the meantime."""
-    try:
-        ended.wait()
-    except KeyboardInterrupt:
-        loop.call_soon_threadsafe(task.cancel)
-        ended.wait(_ABANDON_SECONDS_MAX)
-        raise
-    return task.result()
 
 
 _DRIVERS: weakref.WeakSet[Driver] = weakref.WeakSet()
