@@ -13,23 +13,26 @@ def join() -> str:
     return JOIN.format(port=free_port())
 
 
-def test_ctrl_c_in_a_blocked_call_and_what_the_others_learn() -> None:
+def test_ctrl_c_in_a_blocked_call_and_what_the_others_learn(tmp_path: Path) -> None:
     body = f"""
+    import pathlib
     import signal, threading, time
     from aiocoll.errors import GroupBrokenError
     {join()}
     x = np.arange(3.0) + rank
     dist.all_reduce(x)
     if rank == 0:
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         before = time.monotonic()
         try:
             dist.all_reduce(x)
         except KeyboardInterrupt:
             answer = [time.monotonic() - before]
+        pathlib.Path("{tmp_path}/interrupted").touch()
         dist.isend(x, 1)
     else:
-        time.sleep(0.8)
+        while not pathlib.Path("{tmp_path}/interrupted").exists():
+            time.sleep(0.01)
         try:
             dist.all_reduce(x)
         except GroupBrokenError as error:
