@@ -3,6 +3,7 @@
     operations   one awaitable object per send or receive
     inbox        what arrived before it was wanted; offers and grants; the bound on unreceived bytes
     channel      one call's slice of the endpoint: the verbs
+    message      one message that comes, is sent, or is waited for
     mailbox      point-to-point messages of one group: tags, any source
     failure      refusals, broken groups, lost peers, timeouts: how bad news travels
     core         the Endpoint that holds them together

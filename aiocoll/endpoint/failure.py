@@ -25,7 +25,7 @@ from ..wire import frame
 from ..wire.codec import pack_control
 from .channel import description_in
 from .inquiry import Inquiry
-from .mailbox import Message, MessageReceive, MessageSend
+from .message import Message, MessageReceive, MessageSend
 from .operations import Operation
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CollectiveTimeoutError, MismatchError
-from .mailbox import MessageSend
+from .message import MessageSend
 
 if TYPE_CHECKING:
     from .channel import Call

@@ -7,141 +7,24 @@ whatever order things are withdrawn in, receives get messages in the order in wh
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from ..buffers import flat_bytes
 from ..errors import UsageError, WireError
 from ..wire import frame
 from ..wire.frame import META_BYTES_MAX, Landing
-from .operations import DONE, DRAIN, EMPTY, Done, Operation, Outgoing, cost
+from .message import TAG_MASK, Message, MessageReceive, MessageSend, Wanted, by_order
+from .operations import DONE, Done, cost
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from .core import Endpoint
     from .scope import Scope
 
 ARRAY: Final = 0x41  # meta starts with b"A": an array follows
 OBJECT: Final = 0x4F  # meta starts with b"O": an object follows
 REFUSED: Final = 0x52  # meta starts with b"R": the sender could not serialise what should stand here
-_TAG_MASK: Final = (1 << 64) - 1
 _STEP_MASK: Final = (1 << 32) - 1
-
-
-class Message:
-    """One message that has arrived, or is arriving, or waits at its sender (``offered``)."""
-
-    __slots__ = (
-        "_position", "_view", "data", "direct", "held", "kind", "length", "mailbox", "meta", "offered", "order", "owed",
-        "receive", "source", "step", "tag", "whole",
-    )  # fmt: skip
-
-    def __init__(self, mailbox: Mailbox, source: int, tag: int, step: int, meta: bytes, length: int) -> None:
-        self.mailbox, self.source, self.tag, self.step = mailbox, source, tag, step
-        self.kind, self.meta, self.length = meta[0], meta[1:], length
-        self.order = mailbox.next_order()
-        self.offered = False
-        self.whole = False
-        self.direct = False
-        self.held = self.owed = 0
-        """What it counts against the bound while it is kept, and what its sender gets back when it is taken."""
-        self.data: NDArray[Any] | None = None
-        self.receive: MessageReceive | None = None
-        self._view: memoryview | None = None
-        self._position = 0
-
-    def __repr__(self) -> str:
-        return f"<Message from world rank {self.source}, tag {self.tag}, {self.length} bytes>"
-
-    def make_room(self, into: NDArray[Any] | None = None) -> None:
-        """Chooses where the bytes go: ``into`` (the receiver's own array) or new memory."""
-        self.direct = into is not None
-        self.data = np.empty(self.length, np.uint8) if into is None else into
-        self._view = flat_bytes(self.data) if self.length else EMPTY
-        self._position = 0
-
-    def move_out(self) -> None:
-        """The receiver takes its array back: what is there already is kept in new memory."""
-        if self.direct:
-            begun, view = self._position, self._view
-            self.make_room()
-            if view is not None and self._view is not None:
-                self._view[:begun] = view[:begun]
-            self._position = begun
-
-    def drop(self) -> None:
-        """Nobody will want it: what still comes is thrown away, and no array is touched any more."""
-        self.receive = self.data = self._view = None
-        self.direct = False
-
-    def window(self) -> memoryview:
-        return DRAIN if self._view is None else self._view[self._position :]
-
-    def advance(self, nbytes: int) -> None:
-        self._position += nbytes
-
-    def complete(self) -> None:
-        self.whole = True
-        if self.receive is not None:
-            self.mailbox.deliver(self, self.receive)
-
-
-class MessageSend(Outgoing):
-    """A send whose payload is not with the kernel yet."""
-
-    __slots__ = ("began", "key", "scope", "tag", "timeout")
-
-    def __init__(self, scope: Scope, peer: int, tag: int, step: int, timeout: float) -> None:
-        now = scope.endpoint.loop.time()
-        super().__init__(scope.endpoint, peer, now + timeout)
-        self.scope, self.tag, self.began, self.timeout = scope, tag, now, timeout
-        self.key = (peer, frame.MESSAGE, scope.id, tag & _TAG_MASK, step)
-
-    def describe(self) -> str:
-        return f"send to rank {self.scope.index.get(self.peer)} with tag {self.tag}"
-
-    def finish(self, error: BaseException | None = None) -> None:
-        if type(error) is ConnectionError and not self.done:
-            error = self.endpoint.failure.loss(self.peer, self.scope, self.describe())
-        self.scope.mailbox.sends.pop(self, None)
-        super().finish(error)
-
-
-class MessageReceive(Operation):
-    """A receive of one message; ``fit(meta, length)`` says where it goes, or raises MismatchError."""
-
-    __slots__ = ("began", "fit", "kind", "message", "order", "scope", "source", "tag", "timeout")
-
-    def __init__(
-        self, scope: Scope, source: int | None, tag: int | None, kind: int, timeout: float,
-        fit: Callable[[bytes, int], NDArray[Any] | None],
-    ) -> None:  # fmt: skip
-        now = scope.endpoint.loop.time()
-        super().__init__(scope.endpoint, -1 if source is None else source, now + timeout)
-        self.scope, self.source, self.tag, self.kind, self.fit = scope, source, tag, kind, fit
-        self.began, self.timeout = now, timeout
-        self.message: Message | None = None
-        self.order = scope.mailbox.next_order()
-
-    def describe(self) -> str:
-        source = "any rank" if self.source is None else f"rank {self.scope.index.get(self.source)}"
-        return f"recv from {source} with {'any tag' if self.tag is None else f'tag {self.tag}'}"
-
-    def wants(self, message: Message) -> bool:
-        return (
-            (self.source is None or self.source == message.source)
-            and (self.tag is None or self.tag == message.tag)
-            and self.kind == message.kind
-        )
-
-
-_by_order = attrgetter("order")
 
 
 class Mailbox:
@@ -150,8 +33,7 @@ class Mailbox:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.scope: Scope | None = None  # messages may come before this rank has made its group
-        self.wanted: list[MessageReceive] = []
-        """Receives without a message, oldest first."""
+        self.wanted = Wanted()
         self.taking: dict[MessageReceive, None] = {}
         """Receives whose message is not whole yet."""
         self.kept: dict[tuple[int, int, int], deque[Message]] = {}
@@ -187,7 +69,7 @@ class Mailbox:
             failed = MessageSend(scope, peer, tag, step, timeout)
             failed.finish(endpoint.failure.loss(peer, scope, failed.describe()))
             return failed
-        key = (scope.id, tag & _TAG_MASK, step)
+        key = (scope.id, tag & TAG_MASK, step)
         make: Callable[[], MessageSend] = lambda: MessageSend(scope, peer, tag, step, timeout)  # noqa: E731
         operation = endpoint.inbox.send(frame.MESSAGE, peer, key, meta, payload, make)
         if operation is None:
@@ -230,10 +112,7 @@ class Mailbox:
         elif receive.source is not None and receive.source in self.endpoint.failure.absent:
             receive.finish(self.endpoint.failure.loss(receive.source, receive.scope, receive.describe()))
         else:
-            if self.wanted and self.wanted[-1].order > receive.order:  # it waits again: its message will not come
-                insort(self.wanted, receive, key=_by_order)
-            else:
-                self.wanted.append(receive)
+            self.wanted.add(receive)
             if receive.source is None:
                 self.endpoint.link_all(receive.scope)  # or the end of one of them would go unnoticed
         return receive
@@ -243,7 +122,7 @@ class Mailbox:
             queue = self.kept.get((receive.source, receive.tag, receive.kind))
             return queue[0] if queue else None
         heads = [queue[0] for queue in self.kept.values() if receive.wants(queue[0])]
-        return min(heads, key=_by_order, default=None)
+        return min(heads, key=by_order, default=None)
 
     def arriving(self, source: int, tag: int, step: int, meta: bytes, length: int, *, offered: bool) -> Landing:
         """A message's header is here."""
@@ -255,13 +134,13 @@ class Mailbox:
         if message.kind == REFUSED:
             message.kind, message.meta = OBJECT, b"R" + message.meta
         inbox, price = self.endpoint.inbox, cost(meta, 0 if offered else length)
-        for position, receive in enumerate(self.wanted):
-            if receive.wants(message):
-                del self.wanted[position]
-                if not offered:
-                    inbox.consumed(source, price)
-                self._match(message, receive)
-                return message
+        receive = self.wanted.first_for(message)
+        if receive is not None:
+            self.wanted.remove(receive)
+            if not offered:
+                inbox.consumed(source, price)
+            self._match(message, receive)
+            return message
         inbox.hold(source, price)
         message.held, message.owed = price, 0 if offered else price
         if not offered:
@@ -306,7 +185,7 @@ class Mailbox:
             message.offered = False
             message.make_room(into)
             self.taking[receive] = None
-            key = (message.source, scope.id, message.tag & _TAG_MASK, message.step)
+            key = (message.source, scope.id, message.tag & TAG_MASK, message.step)
             self.endpoint.inbox.grant(frame.BODY_MESSAGE, message, key, message.length)
         elif message.data is None:
             message.make_room(into)
@@ -329,8 +208,7 @@ class Mailbox:
             return
         message = receive.message if receive.message is not None else receive.value
         if message is None:
-            if receive in self.wanted:
-                self.wanted.remove(receive)
+            self.wanted.remove(receive)
             return
         self.taking.pop(receive, None)
         receive.message = receive.value = None
@@ -344,18 +222,22 @@ class Mailbox:
 
     def _hand_on(self, message: Message) -> Message | None:
         """Gives a message back to the receives; returns the later one that it takes the place of, if any."""
-        for other in sorted([*self.wanted, *self.taking], key=_by_order):
-            later = other.message
-            if other.wants(message) and (later is None or later.order > message.order):
-                if later is None:
-                    self.wanted.remove(other)
-                else:
-                    del self.taking[other]
-                    other.message = None
-                self._match(message, other)
-                return later
-        self._file(message)
-        return None
+        first = self.wanted.first_for(message)
+        heirs = [each for each in self.taking if each.wants(message) and each.message is not None
+                 and each.message.order > message.order]  # fmt: skip
+        if first is not None:
+            heirs.append(first)
+        if not heirs:
+            self._file(message)
+            return None
+        heir = min(heirs, key=by_order)
+        later, heir.message = heir.message, None
+        if later is None:
+            self.wanted.remove(heir)
+        else:
+            del self.taking[heir]
+        self._match(message, heir)
+        return later
 
     # -- the end
 
@@ -385,7 +267,7 @@ class Mailbox:
 
     def close(self, error: BaseException) -> None:
         """Pending receives and sends end with ``error``; kept messages are forgotten."""
-        receives, self.wanted = [*self.wanted, *self.taking], []
+        receives, self.wanted = [*self.wanted, *self.taking], Wanted()
         self.taking.clear()
         for receive in receives:
             if receive.message is not None:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ..buffers import as_out, copy, native
 from ..buffers.layout import PIECE_BYTES, slices
-from ..endpoint.mailbox import ARRAY, OBJECT, MessageReceive, MessageSend
+from ..endpoint.mailbox import ARRAY, OBJECT
+from ..endpoint.message import MessageReceive, MessageSend
 from ..endpoint.operations import Done
 from ..errors import MismatchError, SerializationError, UsageError
 from ..wire.codec import parse

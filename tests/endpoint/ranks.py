@@ -1,0 +1,62 @@
+"""The ranks of a world as tasks of one loop, and a way for one of them to die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from typing import Any
+
+import aiocoll
+from aiocoll.group import Group
+from aiocoll.store import MemoryStore
+from aiocoll.transport.inproc import InprocTransport
+
+HANG_SECONDS = 30.0
+
+
+@contextlib.asynccontextmanager
+async def ranks(size: int, transport: str = "tcp", **options: Any) -> AsyncIterator[list[Group]]:
+    """`size` groups of one world, closed at the end."""
+    store = MemoryStore()
+    options = {"timeout": HANG_SECONDS} | options
+    groups = await asyncio.gather(
+        *(aiocoll.connect(rank=rank, size=size, store=store, transport=transport, **options) for rank in range(size))
+    )
+    try:
+        yield groups
+    finally:
+        await asyncio.gather(*(group.close() for group in groups))
+        await store.close()
+
+
+async def soon(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
+    """All results or errors, in order; a hang is a failure."""
+    async with asyncio.timeout(HANG_SECONDS):
+        return await asyncio.gather(*awaitables, return_exceptions=True)
+
+
+async def results(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
+    """All results, in order; the first error is raised; a hang is a failure."""
+    async with asyncio.timeout(HANG_SECONDS):
+        return await asyncio.gather(*awaitables)
+
+
+async def until(condition: Any) -> None:
+    """Turns of the loop until ``condition()``."""
+    async with asyncio.timeout(HANG_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def kill(group: Group) -> None:
+    """The rank of ``group`` ends as by SIGKILL: its connections are cut and it says nothing."""
+    endpoint = group._endpoint
+    transport = endpoint.transport
+    if isinstance(transport, InprocTransport):
+        transport.switch.power_cut(group.rank)
+    transport.close()
+    endpoint.failure.closing()
+    if endpoint._sweep is not None:
+        endpoint._sweep.cancel()
+    endpoint.closed = True

@@ -1,0 +1,527 @@
+"""Point-to-point messages: order, tags, any source, offers, credits, and what cancelling leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+
+import numpy as np
+import pytest
+
+from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, MismatchError, NotInitializedError
+from aiocoll.group import Group
+
+from .ranks import kill, ranks, results, soon, until
+
+pytestmark = pytest.mark.timeout(90)
+TRANSPORTS = ["tcp", "inproc"]
+both = pytest.mark.parametrize("transport", TRANSPORTS)
+BIG = 1 << 20
+
+
+def numbers(n: int, seed: int = 0) -> np.ndarray:
+    """Different per element and per seed."""
+    return np.arange(n, dtype=np.float64) * 3 + seed
+
+
+def quiet(group: Group) -> bool:
+    """Nothing of anybody lies here, and nothing waits."""
+    endpoint = group._endpoint
+    inbox, mailbox = endpoint.inbox, group._scope.mailbox
+    return not (
+        inbox.unreceived_bytes() or inbox.arrived or inbox.expected or inbox.offers or inbox._granted
+        or mailbox.wanted or mailbox.taking or mailbox.kept or mailbox.sends or endpoint.parked or endpoint._parked_at
+    )  # fmt: skip
+
+
+@both
+async def test_messages_of_one_tag_come_in_order_and_tags_do_not_wait_for_one_another(transport: str) -> None:
+    async with ranks(2, transport) as (a, b):
+        sends = [a.send(numbers(3, 10 * tag + turn), 1, tag) for turn in range(4) for tag in (0, 5, -1)]
+        await results(sends)
+        for tag in (-1, 5, 0):  # the last tag first
+            for turn in range(4):
+                assert (await b.recv(0, tag) == numbers(3, 10 * tag + turn)).all()
+        assert quiet(a) and quiet(b)
+
+
+@both
+async def test_receives_that_were_posted_first_are_served_first(transport: str) -> None:
+    async with ranks(2, transport) as (a, b):
+        receives = [asyncio.ensure_future(b.recv(0)) for _ in range(10)]
+        await asyncio.sleep(0)
+        for turn in range(10):
+            await a.send(numbers(100 + turn, turn), 1)
+        for turn, got in enumerate(await results(receives)):
+            assert (got == numbers(100 + turn, turn)).all()
+
+
+@both
+@pytest.mark.parametrize("seed", range(5))
+async def test_random_traffic_matches(transport: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every size, tag, order and a tiny bound: what (source, tag) sent in order is received in order."""
+    if seed % 2:
+        monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", str([1, 2000, 200_000][seed % 3]))
+    rng = random.Random(seed)
+    size = 3
+    plan = [(rng.randrange(size), rng.randrange(size), rng.randrange(3), rng.choice([0, 1, 100, 5000, 70_000]))
+            for _ in range(120)]  # fmt: skip
+    async with ranks(size, transport) as groups:
+        waiting = []
+        for number, (src, dst, tag, n) in enumerate(plan):
+            waiting.append(asyncio.ensure_future(groups[src].send(numbers(n, number), dst, tag)))
+            if rng.random() < 0.2:
+                await asyncio.sleep(0)
+        queues: dict[tuple[int, int, int], list[int]] = {}
+        for number, (src, dst, tag, _) in enumerate(plan):
+            queues.setdefault((src, dst, tag), []).append(number)
+        order = [key for key, queue in queues.items() for _ in queue]
+        rng.shuffle(order)
+        for src, dst, tag in order:
+            number = queues[src, dst, tag].pop(0)
+            async with asyncio.timeout(20):
+                if rng.random() < 0.5:
+                    got = await groups[dst].recv(src, tag)
+                else:
+                    got = np.empty(plan[number][3])
+                    await groups[dst].recv(src, tag, out=got)
+            assert (got == numbers(plan[number][3], number)).all() and got.size == plan[number][3]
+        await results(waiting)
+        assert all(map(quiet, groups))
+
+
+@both
+async def test_any_source_starves_nobody_and_says_who(transport: str) -> None:
+    async with ranks(4, transport) as groups:
+        sends = [groups[src].send(np.array([src, turn]), 0, turn) for turn in range(5) for src in (1, 2, 3)]
+        await results(sends)
+        await until(lambda: len(groups[0]._scope.mailbox.kept) == 15)
+        seen = []
+        for _ in range(15):
+            message = await groups[0].recv_message()
+            assert message.data.tolist() == [message.source, message.tag]
+            seen.append(message.source)
+        assert sorted(seen) == [1] * 5 + [2] * 5 + [3] * 5
+        for source in (1, 2, 3):  # in order of arrival, so nobody's come last
+            assert source in seen[:12]
+        waiting = [asyncio.ensure_future(groups[0].recv(tag=9)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await results(groups[src].send(src, 0, 9) for src in (3, 1, 2))
+        assert sorted(int(each) for each in await results(waiting)) == [1, 2, 3]
+
+
+@both
+async def test_sources_in_a_subgroup_are_numbered_as_there(transport: str) -> None:
+    async with ranks(4, transport) as groups:
+        members = [1, 3, 2]
+        inner = await results(groups[world].subgroup(members) for world in members)
+        await results([inner[2].send(np.array([2]), 0), inner[1].send(np.array([1]), 0)])
+        for _ in range(2):
+            message = await inner[0].recv_message()
+            assert message.data[0] == message.source
+        await results(each.close() for each in inner)
+
+
+@pytest.mark.parametrize("bound", ["1", "5000", ""])
+@pytest.mark.parametrize("n", [0, 1, 1000, BIG])
+async def test_to_oneself(bound: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", bound)
+    for size in (1, 2):
+        async with ranks(size) as groups:
+            me = groups[-1]
+            sending = asyncio.ensure_future(me.send(numbers(n), me.rank, 3))
+            await asyncio.sleep(0)
+            assert (await me.recv(me.rank, 3) == numbers(n)).all()
+            await sending
+            receiving = asyncio.ensure_future(me.recv(me.rank, 3))
+            await asyncio.sleep(0)
+            await me.send(numbers(n, 1), me.rank, 3)
+            assert (await receiving == numbers(n, 1)).all()
+            assert quiet(me)
+
+
+@both
+async def test_everybody_sends_first(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The textbook trap, at every size: a ring in which all send, then receive."""
+    async with ranks(3, transport) as groups:
+        for n in (100, 10_000, BIG, 4 * BIG):
+
+            async def turn(group: Group, n: int = n) -> None:
+                await group.send(numbers(n, group.rank), (group.rank + 1) % 3)
+                left = (group.rank - 1) % 3
+                assert (await group.recv(left) == numbers(n, left)).all()
+
+            await results(map(turn, groups))
+
+
+@both
+async def test_what_passes_the_bound_waits_at_its_sender(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "100000")
+    async with ranks(2, transport) as (a, b):
+        sends = [asyncio.ensure_future(a.send(numbers(1000, turn), 1)) for turn in range(40)]  # 320 kB
+        await until(lambda: sum(map(len, b._scope.mailbox.kept.values())) == 40)
+        assert 90_000 < b._endpoint.inbox.unreceived_bytes() < 110_000
+        done = [send.done() for send in sends]
+        assert done == [True] * sum(done) + [False] * (40 - sum(done)) and 10 < sum(done) < 13
+        other = asyncio.ensure_future(a.send(numbers(5), 1, tag=1))  # nothing blocks what is behind it
+        assert (await b.recv(0, 1) == numbers(5)).all()
+        for turn in range(40):
+            assert (await b.recv(0) == numbers(1000, turn)).all()
+        await results([*sends, other])
+        assert quiet(a) and quiet(b)
+        assert (await results([a.send(numbers(1000), 1), b.recv(0)]))[1].size == 1000
+
+
+async def test_credits_neither_leak_nor_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any history the sender counts as unreceived what the receiver holds, within what is not yet told."""
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "30000")
+    rng = random.Random(3)
+    async with ranks(2) as (a, b):
+        for round in range(60):
+            sends = [
+                asyncio.ensure_future(a.send(numbers(rng.choice([0, 10, 900, 5000])), 1, rng.randrange(2)))
+                for _ in range(rng.randrange(12))
+            ]
+            receives = [asyncio.ensure_future(b.recv(0, rng.randrange(2))) for _ in range(rng.randrange(12))]
+            for _ in range(rng.randrange(30)):
+                await asyncio.sleep(0)
+            for each in rng.sample(receives, len(receives) // 2):
+                each.cancel()
+            for each in rng.sample(sends, len(sends) // 3):
+                each.cancel()
+            for _ in range(rng.randrange(5)):
+                await asyncio.sleep(0)
+            kept, pending = b._scope.mailbox, [each for each in receives if not each.done()]
+            for each in pending:
+                each.cancel()
+            await asyncio.wait([*receives, asyncio.ensure_future(asyncio.sleep(0))])
+            while True:  # the rest, whatever its tag
+                try:
+                    await b.recv_message(0, timeout=0.01)
+                except CollectiveTimeoutError:
+                    if all(each.done() for each in sends) and not a._endpoint.inbox.offers and not kept.kept:
+                        break
+            counted = a._endpoint.inbox._unreceived[1]
+            assert 0 <= counted == b._endpoint.inbox._owed[0] < b._endpoint.inbox._credit_step, round
+        assert quiet(a) and quiet(b)
+
+
+@both
+async def test_a_send_that_is_late_names_who_waits_for_whom(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
+    async with ranks(3, transport) as groups:
+        errors = await soon(
+            group.send(numbers(1000), (group.rank + 1) % 3, tag=4, timeout=0.2) for group in groups
+        )
+        for rank, error in enumerate(errors):
+            assert isinstance(error, CollectiveTimeoutError) and error.missing == ((rank + 1) % 3,)
+            next_rank = (rank + 1) % 3
+            assert f"rank {rank} waits for rank {next_rank} (send to rank {next_rank} with tag 4)" in str(error)
+        text = max(map(str, errors), key=len)
+        assert all(f"rank {rank} waits for rank {(rank + 1) % 3}" in text for rank in range(3))
+        # The late ones are withdrawn, nothing is broken, and the next message is the next one.
+        assert [group.broken for group in groups] == [None] * 3
+        sends = [asyncio.ensure_future(group.send(numbers(7, group.rank), (group.rank + 1) % 3, tag=4))
+                 for group in groups]  # fmt: skip
+        got = await results(group.recv((group.rank - 1) % 3, tag=4) for group in groups)
+        assert [each.tolist() for each in got] == [numbers(7, (rank - 1) % 3).tolist() for rank in range(3)]
+        await results(sends)
+        assert all(map(quiet, groups))
+
+
+async def test_a_late_send_that_has_begun_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ranks(2) as (a, b):
+        await results([a.send(1, 1), b.recv(0)])
+        far = b._endpoint.transport.link(0)
+        asyncio.get_running_loop().remove_reader(far._socket.fileno())
+        x = numbers(4 * BIG)
+        with pytest.raises(CollectiveTimeoutError, match="send to rank 1 with tag 0 on rank 0 .* timed out"):
+            await a.send(x, 1, timeout=0.1)
+        x[:] = -1
+        asyncio.get_running_loop().add_reader(far._socket.fileno(), far._readable)
+        assert (await b.recv(0) == numbers(4 * BIG)).all()
+
+
+@both
+async def test_a_late_receive_is_withdrawn(transport: str) -> None:
+    async with ranks(2, transport) as (a, b):
+        late = "recv from rank 0 with tag 2 on rank 1 .* timed out"
+        with pytest.raises(CollectiveTimeoutError, match=late) as caught:
+            await b.recv(0, 2, timeout=0.02)
+        assert caught.value.missing == (0,) and b.broken is None
+        with pytest.raises(CollectiveTimeoutError, match="recv from any rank with any tag"):
+            await b.recv_message(timeout=0)
+        await a.send(numbers(4), 1, 2)
+        assert (await b.recv(0, 2) == numbers(4)).all()
+        assert quiet(a) and quiet(b)
+
+
+async def _slowly(a: Group, b: Group, x: np.ndarray, out: np.ndarray | None, tag: int = 0):
+    """A message that is half here: its receive, which waits for the rest, and its send."""
+    link = a._endpoint.link(b._endpoint.rank)
+    receiving = asyncio.ensure_future(b.recv(0, tag, out=out))
+    sending = asyncio.ensure_future(a.send(x, 1, tag))
+    mailbox = b._scope.mailbox
+    await until(lambda: any(each.message and each.message._position > 0 for each in mailbox.taking) or receiving.done())
+    return receiving, sending, link
+
+
+@pytest.mark.parametrize("bound", ["1000", ""])
+async def test_cancelling_a_receive_in_the_middle(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`out` is untouched, the message goes whole to the next receive, and what was behind it stays behind it."""
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", bound)
+    cut = 0
+    for turns in range(16):
+        async with ranks(2) as (a, b):
+            await results([a.send(1, 1), b.recv(0)])
+            x, out = numbers(BIG // 2), np.full(BIG // 2, -7.0)
+            receiving, sending, _ = await _slowly(a, b, x, out)
+            behind = asyncio.ensure_future(a.send(numbers(10, 5), 1))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            receiving.cancel()
+            (outcome,) = await soon([receiving])
+            if isinstance(outcome, asyncio.CancelledError):
+                cut += 1
+                assert (out == -7).all(), turns
+                again = np.empty(BIG // 2)
+                await b.recv(0, out=again)
+                assert (again == numbers(BIG // 2)).all()
+            else:
+                assert (out == numbers(BIG // 2)).all()
+            assert (await b.recv(0) == numbers(10, 5)).all()
+            await results([sending, behind])
+            assert (out == -7).all() or (out == numbers(BIG // 2)).all()
+            assert quiet(a) and quiet(b)
+    assert cut > 2
+
+
+@both
+@pytest.mark.parametrize("seed", range(6))
+async def test_cancelled_receives_never_lose_or_reorder(
+    transport: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receives are cancelled at random in the middle of everything: the others get all messages, oldest first.
+
+    (Where a later receive is through already, the message of an earlier one that is cancelled can only come after.)
+    """
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", ["", "3000", "200000"][seed % 3])
+    rng = random.Random(seed)
+    async with ranks(2, transport) as (a, b):
+        count, got, waiting = 40, [], []
+        sends = [asyncio.ensure_future(a.send(numbers(rng.choice([1, 500, 60_000]), n), 1)) for n in range(count)]
+        while len(got) < count:
+            if len(waiting) < 4:
+                waiting.append(asyncio.ensure_future(b.recv(0)))
+            for _ in range(rng.randrange(8)):
+                await asyncio.sleep(0)
+            if waiting and rng.random() < 0.4:
+                victim = rng.choice(waiting) if seed >= 3 else waiting[-1]
+                if not victim.done():
+                    victim.cancel()
+                    await asyncio.wait([victim])
+                    if victim.cancelled():
+                        waiting.remove(victim)
+            while waiting and waiting[0].done():
+                got.append(int(waiting.pop(0).result()[0]))
+        assert got == list(range(count)) if seed < 3 else sorted(got) == list(range(count))
+        for each in waiting:
+            each.cancel()
+        await soon([*sends, *waiting])
+        assert quiet(a) and quiet(b)
+
+
+async def test_messages_that_are_given_back_keep_their_order() -> None:
+    async with ranks(2) as (a, b):
+        mine = [b.recv(0) for _ in range(4)]
+        tasks = [asyncio.ensure_future(each) for each in mine[:3]]
+        for turn in range(4):
+            await a.send(numbers(4, turn), 1)
+        await until(lambda: not b._scope.mailbox.wanted)
+        # All four have their message, and nobody has looked yet.
+        for task in (tasks[0], tasks[2], tasks[1]):
+            task.cancel()
+        mine[3].close()
+        await soon(tasks)
+        taken = [task for task in tasks if not task.cancelled()]
+        left = [int((await b.recv(0))[0]) for _ in range(4 - len(taken))]
+        assert left == sorted(left) and sorted([*left, *(int(task.result()[0]) for task in taken)]) == [0, 1, 2, 3]
+        assert quiet(b)
+
+
+@pytest.mark.parametrize("bound", ["1000", ""])
+@pytest.mark.parametrize("n", [10, BIG])
+async def test_a_cancelled_send_arrives_whole(bound: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", bound)
+    async with ranks(2) as (a, b):
+        for turns in (0, 1, 2, 5, 10):
+            x = numbers(n, turns)
+            sending = asyncio.ensure_future(a.send(x, 1))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            sending.cancel()
+            await soon([sending])
+            x[:] = -1
+            assert (await b.recv(0) == numbers(n, turns)).all(), turns
+        assert quiet(a) and quiet(b)
+
+
+async def test_a_send_that_nobody_awaits_is_sent() -> None:
+    async with ranks(2) as (a, b):
+        x = numbers(BIG)
+        a.send(x, 1).close()
+        x[:] = -1
+        del x
+        gc.collect()
+        assert (await b.recv(0) == numbers(BIG)).all()
+
+
+async def test_the_senders_array_may_change_once_the_send_is_over() -> None:
+    async with ranks(2) as (a, b):
+        for n in (1000, BIG, 4 * BIG):
+            x = numbers(n)
+            await a.send(x, 1)
+            x[:] = -1
+            assert (await b.recv(0) == numbers(n)).all()
+
+
+@pytest.mark.parametrize("bound", ["1000", ""])
+@both
+async def test_a_message_that_does_not_fit_is_consumed(
+    transport: str, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", bound)
+    async with ranks(2, transport) as (a, b):
+        for posted_first in (True, False):
+            for n in (600, 8 * BIG):
+                out = np.full(5, -7.0)
+                receiving = asyncio.ensure_future(b.recv(0, out=out)) if posted_first else None
+                await asyncio.sleep(0)
+                sending = asyncio.ensure_future(a.send(numbers(n), 1))
+                if receiving is None:
+                    await until(lambda: bool(b._scope.mailbox.kept))
+                    receiving = asyncio.ensure_future(b.recv(0, out=out))
+                sent, received = await soon([sending, receiving])
+                assert isinstance(received, MismatchError) and "the message is consumed" in str(received)
+                assert (out == -7).all()
+                # "…and at the sender if its send is not over"
+                assert sent is None or (isinstance(sent, MismatchError) and "does not fit out" in str(sent))
+                if bound:
+                    assert isinstance(sent, MismatchError)
+                await a.send(numbers(5, n), 1, timeout=20)
+                await b.recv(0, out=out)
+                assert (out == numbers(5, n)).all() and a.broken is b.broken is None
+        assert quiet(a) and quiet(b)
+
+
+async def test_an_offer_that_is_taken_back_does_not_stop_its_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grant crosses the sender's withdrawal: the receive goes on waiting, in its old place."""
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
+    async with ranks(2) as (a, b):
+        await results([a.send(1, 1), b.recv(0)])
+        sending = asyncio.ensure_future(a.send(numbers(1000), 1))
+        await until(lambda: bool(b._scope.mailbox.kept))
+        first = asyncio.ensure_future(b.recv(0))
+        await asyncio.sleep(0)
+        send = next(iter(a._scope.mailbox.sends))
+        a._scope.mailbox.stop_sending(send, CollectiveTimeoutError("late"))
+        second = asyncio.ensure_future(b.recv(0))
+        assert isinstance((await soon([sending]))[0], CollectiveTimeoutError)
+        await until(lambda: len(b._scope.mailbox.wanted) == 2)
+        await results([a.send(numbers(3, 1), 1), a.send(numbers(3, 2), 1)])
+        assert [int(each[0]) for each in await results([first, second])] == [1, 2]
+        assert quiet(a) and quiet(b)
+
+
+async def test_a_taken_back_offer_whose_receive_was_cancelled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
+    async with ranks(2) as (a, b):
+        await results([a.send(1, 1), b.recv(0)])
+        sending = asyncio.ensure_future(a.send(numbers(1000), 1))
+        await until(lambda: bool(b._scope.mailbox.kept))
+        first = asyncio.ensure_future(b.recv(0))
+        await asyncio.sleep(0)
+        a._scope.mailbox.stop_sending(next(iter(a._scope.mailbox.sends)), CollectiveTimeoutError("late"))
+        first.cancel()
+        await soon([sending, first])
+        await a.send(numbers(3, 9), 1)
+        assert (await b.recv(0) == numbers(3, 9)).all()
+        assert quiet(a) and quiet(b)
+
+
+@both
+async def test_objects_and_arrays_are_matched_apart(transport: str) -> None:
+    async with ranks(2, transport) as (a, b):
+        await a.send_object({"n": 1}, 1)
+        await a.send(numbers(2), 1)
+        assert (await b.recv(0) == numbers(2)).all()
+        assert await b.recv_object(0) == {"n": 1}
+
+
+@both
+async def test_messages_for_a_group_that_is_not_made_yet(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "10000")
+    async with ranks(2, transport) as (a, b):
+        inner = await a.subgroup([0, 1])
+        sends = [asyncio.ensure_future(inner.send(numbers(500, turn), 1)) for turn in range(4)]
+        reduce = asyncio.ensure_future(inner.all_reduce(numbers(50)))
+        await until(lambda: bool(b._endpoint.inbox._early))
+        other = await b.subgroup([0, 1])
+        for turn in range(4):
+            assert (await other.recv(0) == numbers(500, turn)).all()
+        assert (await other.all_reduce(numbers(50)) == 2 * numbers(50)).all()
+        await results([*sends, reduce])
+        await results([inner.close(), other.close()])
+        assert quiet(a) and quiet(b)
+
+
+async def test_closing_ends_receives_and_lets_sends_leave() -> None:
+    async with ranks(2) as (a, b):
+        inner, other = await results([a.subgroup([0, 1]), b.subgroup([0, 1])])
+        pending = asyncio.ensure_future(other.recv(0))
+        await asyncio.sleep(0)
+        x = numbers(BIG)
+        inner.send(x, 1, tag=1).close()
+        await inner.close()
+        x[:] = 0
+        assert (await other.recv(0, 1) == numbers(BIG)).all()
+        await other.close()
+        (error,) = await soon([pending])
+        assert isinstance(error, GroupBrokenError) and "was closed on this rank (1)" in str(error)
+        with pytest.raises(NotInitializedError):
+            await other.recv(0)
+        with pytest.raises(NotInitializedError):
+            await inner.send(x, 1)
+
+
+async def test_many_posted_receives_and_sends_stay_quick() -> None:
+    """Ten thousand of each: nothing here may be quadratic."""
+    async with ranks(2) as (a, b):
+        count = 10_000
+        receives = [b.recv(0, tag) for tag in range(count)]
+        tasks = [asyncio.ensure_future(a.send(np.int64(tag), 1, tag)) for tag in reversed(range(count))]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks)
+            for tag, receive in enumerate(receives):
+                assert await receive == tag
+        assert quiet(a) and quiet(b)
+
+
+async def test_a_dead_sender_ends_a_receive_that_is_half_way() -> None:
+    from aiocoll.errors import PeerLostError
+
+    async with ranks(3) as groups:
+        a, b, c = groups
+        await results([a.send(1, 1), b.recv(0), c.send(1, 1), b.recv(2)])
+        out = np.full(4 * BIG, -7.0)
+        receiving, sending, _ = await _slowly(a, b, numbers(4 * BIG), out)
+        posted = b.recv(0, 8)  # made, and awaited only after the death
+        if not receiving.done():
+            kill(a)
+            got = await soon([receiving, b.recv(2), posted])
+            assert isinstance(got[0], PeerLostError) and got[0].rank == 0 and "rank 0" in str(got[0])
+            assert all(isinstance(each, (PeerLostError, GroupBrokenError)) for each in got)
+            assert (out == -7).all()
+            assert isinstance((await soon([c.recv(1)]))[0], (PeerLostError, GroupBrokenError))
+        await soon([sending])
