@@ -16,6 +16,7 @@ import os
 import threading
 import weakref
 from asyncio.events import _get_running_loop, _set_running_loop  # made for those who run loops; we do
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .. import observe
@@ -26,6 +27,9 @@ from .work import Work
 
 if TYPE_CHECKING:
     from ..endpoint import Endpoint
+
+
+_AWAY_SECONDS = 0.002  # between two calls; longer than that, the loop is asked for news before the next
 
 
 class QuietLoop(asyncio.SelectorEventLoop):
@@ -55,6 +59,7 @@ class Driver:
         self.loop = QuietLoop()
         self._endpoint: Endpoint | None = None
         self._inline = True
+        self._left = monotonic()
         self._turn = threading.Lock()  # whoever holds it is inside the loop; the thread, once there is one, for ever
         self._moving = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -80,6 +85,8 @@ class Driver:
             return self._run_on_thread(make)
         loop = self.loop
         try:
+            if monotonic() - self._left > _AWAY_SECONDS:
+                self._catch_up()
             _set_running_loop(loop)
             try:
                 coroutine = coroutine_of(make())
@@ -91,6 +98,7 @@ class Driver:
             task = loop.create_task(Continued(coroutine, parked_on))
             handed_over = self._turn_the_loop(task)
         finally:
+            self._left = monotonic()
             self._turn.release()
         return outcome(task, loop, handed_over) if handed_over is not None else task.result()
 
@@ -170,6 +178,11 @@ class Driver:
                 self._wind_up()
 
     # ------------------------------------------------------------------------------------------ inside
+
+    def _catch_up(self) -> None:
+        """Hears the news of the time in which nobody ran the loop: who has died or broken the group since."""
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
 
     def _turn_the_loop(self, task: asyncio.Task[Any]) -> threading.Event | None:
         """Runs the loop until the task is done: None; or until another thread wants it: an event set at the end."""

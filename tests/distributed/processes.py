@@ -38,12 +38,22 @@ def spawn(size: int, body: str, **environ: str) -> list[Any]:
         )
         for rank in range(size)
     ]
-    answers = []
-    for rank, child in enumerate(children):
-        out, err = child.communicate(timeout=60)
-        assert child.returncode == 0 and not err, f"rank {rank}: {err}"
-        answers.append(json.loads(out))
-    return answers
+    said = []
+    try:
+        for child in children:
+            said.append(child.communicate(timeout=60))
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.communicate()
+    wrong = [
+        f"rank {rank} (exit code {child.returncode}):\n{err}"
+        for rank, (child, (_, err)) in enumerate(zip(children, said, strict=True))
+        if child.returncode or err
+    ]
+    assert not wrong, "\n".join(wrong)
+    return [json.loads(out) for out, _ in said]
 
 
 TOTAL = "x = np.arange(3.0) + rank; dist.all_reduce(x); answer = [dist.get_rank(), dist.get_world_size(), x.tolist()]"

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.distributed.processes import free_port, spawn
+import pytest
 
-JOIN = "dist.init_process_group('tcp', 'tcp://127.0.0.1:{port}', rank=rank, world_size=size)"
-
-
-def join() -> str:
-    return JOIN.format(port=free_port())
+from tests.distributed.processes import spawn
 
 
-def test_ctrl_c_in_a_blocked_call_and_what_the_others_learn(tmp_path: Path) -> None:
+@pytest.fixture
+def join(tmp_path: Path) -> str:
+    """The line that joins. By a file: a free port may be somebody else's by the time it is used."""
+    return f"dist.init_process_group('tcp', 'file://{tmp_path}/meet', rank=rank, world_size=size)"
+
+
+def test_ctrl_c_in_a_blocked_call_and_what_the_others_learn(join: str, tmp_path: Path) -> None:
     body = f"""
     import pathlib
     import signal, threading, time
     from aiocoll.errors import GroupBrokenError
-    {join()}
+    {join}
     x = np.arange(3.0) + rank
     dist.all_reduce(x)
     if rank == 0:
@@ -44,9 +46,9 @@ def test_ctrl_c_in_a_blocked_call_and_what_the_others_learn(tmp_path: Path) -> N
     assert "rank 0" in words, words
 
 
-def test_a_forked_child_ends_as_programs_end_and_the_parent_goes_on() -> None:
+def test_a_forked_child_ends_as_programs_end_and_the_parent_goes_on(join: str) -> None:
     body = f"""
-    {join()}
+    {join}
     x = np.arange(3.0) + rank
     request = dist.all_reduce(x, async_op=True)
     request.wait()
@@ -68,13 +70,13 @@ def test_a_forked_child_ends_as_programs_end_and_the_parent_goes_on() -> None:
     assert spawn(2, body) == [[0, [8.0, 24.0, 40.0]]] * 2
 
 
-def test_a_forked_child_may_join_a_world_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_may_join_a_world_of_its_own(join: str, tmp_path: Path) -> None:
     body = f"""
-    {join()}
+    {join}
     warnings.simplefilter("ignore")
     child = os.fork()
     if child == 0:
-        dist.init_process_group('tcp', 'file://{tmp_path}/meet', rank=1 - rank, world_size=size)
+        dist.init_process_group('tcp', 'file://{tmp_path}/other', rank=1 - rank, world_size=size)
         x = np.arange(3.0) + rank
         dist.all_reduce(x)
         answer = [dist.get_rank(), *x.tolist()]
@@ -87,11 +89,11 @@ def test_a_forked_child_may_join_a_world_of_its_own(tmp_path: Path) -> None:
     assert spawn(2, body) == [0, 0]
 
 
-def test_a_fork_before_init_has_a_world_of_its_own() -> None:
+def test_a_fork_before_init_has_a_world_of_its_own(join: str) -> None:
     body = f"""
     child = os.fork()
     if child == 0:
-        {join()}
+        {join}
         x = np.arange(3.0) + rank
         dist.all_reduce(x)
         os._exit(int(x[2]))
@@ -101,9 +103,9 @@ def test_a_fork_before_init_has_a_world_of_its_own() -> None:
     assert spawn(2, body) == [5, 5]
 
 
-def test_a_script_that_never_destroys_ends_quietly_with_what_it_sent() -> None:
+def test_a_script_that_never_destroys_ends_quietly_with_what_it_sent(join: str) -> None:
     body = f"""
-    {join()}
+    {join}
     x = np.zeros(1000)
     if rank == 0:
         dist.isend(np.arange(1000.0), 1)
@@ -114,10 +116,10 @@ def test_a_script_that_never_destroys_ends_quietly_with_what_it_sent() -> None:
     assert spawn(2, body) == [0, 499500]
 
 
-def test_use_from_many_threads() -> None:
+def test_use_from_many_threads(join: str) -> None:
     body = f"""
     import concurrent.futures
-    {join()}
+    {join}
     other = 1 - rank
     def talk(tag):
         buffer = np.zeros(4)
@@ -136,9 +138,9 @@ def test_use_from_many_threads() -> None:
     assert spawn(2, body) == [[23.0, 24.0, 25.0, 26.0, 27.0], [22.0, 23.0, 24.0, 25.0, 26.0]]
 
 
-def test_new_groups_by_the_hundred_cost_nothing() -> None:
+def test_new_groups_by_the_hundred_cost_nothing(join: str) -> None:
     body = f"""
-    {join()}
+    {join}
     def once():
         handle = dist.new_group([0, 1])
         x = np.arange(2.0) + rank
@@ -154,11 +156,11 @@ def test_new_groups_by_the_hundred_cost_nothing() -> None:
     assert spawn(2, body) == [[0, [3.0]]] * 2
 
 
-def test_a_rank_that_ends_in_the_middle_is_named_to_those_who_wait_for_it() -> None:
+def test_a_rank_that_ends_in_the_middle_is_named_to_those_who_wait_for_it(join: str) -> None:
     body = f"""
     import time
     from aiocoll.errors import AiocollError
-    {join()}
+    {join}
     x = np.arange(3.0)
     dist.all_reduce(x)
     if rank == 1:

@@ -41,6 +41,15 @@ def test_a_call_that_does_not_park_never_runs_the_loop(driver: Driver, monkeypat
     monkeypatch.undo()
 
 
+def test_a_call_after_a_while_first_hears_what_has_happened(driver: Driver) -> None:
+    news: list[str] = []
+    driver.loop.call_soon(news.append, "old")
+    deadline = time.monotonic() + 0.01
+    while time.monotonic() < deadline:
+        pass
+    assert driver.run(lambda: ready(len(news))) == 1
+
+
 def test_make_runs_with_the_loop_set_and_the_caller_sees_none_afterwards(driver: Driver) -> None:
     assert driver.run(lambda: ready(id(asyncio.get_running_loop()))) == id(driver.loop)
     with pytest.raises(RuntimeError):
