@@ -323,6 +323,36 @@ def every_layout_in_place() -> None:
 
 
 @check
+def every_dtype_moves_and_what_can_be_added_is() -> None:
+    for dtype in (">i4", ">f8", "?", "c16", "u8", "f2", "g", "m8[s]"):
+        tensor = data(me(), "i4").astype(dtype)
+        dist.all_reduce(tensor)
+        total = functools.reduce(np.add, [data(rank, "i4").astype(dtype) for rank in everyone()])
+        assert tensor.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(tensor, total)
+    for dtype in ("M8[D]", "S5", "U3", "V7", [("a", "i4"), ("b", ">f8", (2,))]):
+        raw = [data(rank, "u1", (6, np.dtype(dtype).itemsize)) + 64 for rank in everyone()]
+        tensors = [each.view(dtype).reshape(6) if dtype != "U3" else np.array(list("abcdef"), "U3") for each in raw]
+        tensor = tensors[me()].copy()
+        dist.broadcast(tensor, 0)
+        assert tensor.tobytes() == tensors[0].tobytes()
+        copies = [np.empty_like(tensor) for _ in everyone()]
+        dist.all_gather(copies, tensors[me()])
+        assert [copy.tobytes() for copy in copies] == [each.tobytes() for each in tensors]
+
+
+@check
+def empty_tensors() -> None:
+    for shape in ((0,), (3, 0), (0, 2)):
+        tensor = np.zeros(shape)
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 0)
+        dist.all_gather([np.zeros(shape) for _ in everyone()], tensor)
+        dist.scatter(tensor, [np.zeros(shape) for _ in everyone()] if me() == 0 else None, 0)
+        dist.gather(tensor, [np.zeros(shape) for _ in everyone()] if me() == 0 else None, 0)
+
+
+@check
 def only_count_and_dtype_must_agree() -> None:
     shapes = [(6, 4), (4, 6), (24,), (2, 3, 4)]
     tensor = data(me(), shape=(24,)).reshape(shapes[me() % 4])

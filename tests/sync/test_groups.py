@@ -315,6 +315,28 @@ def test_ctrl_c_ends_a_blocked_receive_and_only_withdraws_it() -> None:
         assert group.recv(0).tolist() == [0, 1, 2]
 
 
+def test_inproc_is_refused_where_every_group_has_a_loop_of_its_own(tmp_path: Path) -> None:
+    def rank(number: int) -> str:
+        with pytest.raises(UsageError) as caught:
+            connect(f"file://{tmp_path}/meet", rank=number, size=2, transport="inproc")
+        return str(caught.value)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert all("one event loop" in words for words in pool.map(rank, range(2)))
+    with connect(transport="inproc") as alone:
+        assert alone.size == 1
+
+
+def test_a_blocked_rank_spins_only_where_there_is_a_cpu_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpus, spins in (({0}, True), (set(), False)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cpus=cpus: cpus)
+        with connect() as group:
+            endpoint = group.asynchronous._endpoint
+            assert endpoint.inline and (endpoint.spin_seconds > 0) == spins
+            group.start.barrier().wait()
+            assert not endpoint.inline and endpoint.spin_seconds == 0
+
+
 def test_connect_refuses_and_leaves_nothing() -> None:
     for options in ({"rank": 1}, {"transport": "pigeon"}, {"timeout": -1}):
         with pytest.raises(UsageError):
