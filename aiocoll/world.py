@@ -27,8 +27,8 @@ from .rendezvous import Meeting, meet
 from .store.base import Store
 from .transport.base import Transport
 from .transport.inproc import InprocTransport, Switch
-from .transport.tcp import TcpTransport, TcpWorld
-from .transport.tcp_connect import listen
+from .transport.tcp import TcpTransport
+from .transport.tcp_connect import TcpWorld, listen
 from .tuning import check_override
 
 T = TypeVar("T")

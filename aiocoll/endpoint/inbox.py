@@ -37,12 +37,12 @@ _GONE_MAX: Final = 4096
 class Arrival:
     """Data that came before its receive was posted; later the stand-in for the receive that takes it."""
 
-    __slots__ = ("_data", "_forward", "_position", "length", "meta", "offered")
+    __slots__ = ("_data", "_forward", "_position", "length", "meta", "offered", "price")
 
     def __init__(self, meta: bytes, length: int, *, offered: bool) -> None:
         self.meta, self.length, self.offered = meta, length, offered
         self._data = EMPTY if offered or not length else flat_bytes(np.empty(length, np.uint8))
-        self._position = 0
+        self._position = self.price = 0
         self._forward: Landing | None = None
 
     @property
@@ -160,7 +160,7 @@ class Inbox:
             self.expected[receive.key] = receive
             return
         peer = receive.peer
-        self._taken(peer, arrival)
+        self.release(peer, arrival.price)
         if not self._begin(receive, arrival.meta, arrival.length):
             if not arrival.offered:
                 arrival.pour(Drain())
@@ -259,8 +259,10 @@ class Inbox:
         return receive.begin(meta, length)
 
     def _keep(self, key: Key, meta: bytes, length: int, *, offered: bool) -> Arrival:
-        self.hold(key[0], cost(meta, 0 if offered else length))
+        price = 0 if offered else cost(meta, length)  # an offer's bytes lie at its sender, and are not counted there
+        self.hold(key[0], price)
         arrival = self.arrived[key] = Arrival(meta, length, offered=offered)
+        arrival.price = price
         return arrival
 
     def unwanted(self, peer: int, group: int, call: int, step: int, meta: bytes) -> bool:
@@ -309,15 +311,11 @@ class Inbox:
         if self._held[peer] > 2 * self._bound + (1 << 20):
             raise WireError(f"more than {2 * self._bound} unreceived bytes, though {self._bound} are the bound")
 
-    def release(self, peer: int, price: int, owed: int) -> None:
-        """Kept data is taken (or dropped): ``price`` no longer counts here, and its sender gets back ``owed``."""
-        self._held[peer] -= price
-        if owed:
-            self.consumed(peer, owed)
-
-    def _taken(self, peer: int, arrival: Arrival) -> None:
-        price = cost(arrival.meta, 0 if arrival.offered else arrival.length)
-        self.release(peer, price, 0 if arrival.offered else price)
+    def release(self, peer: int, price: int) -> None:
+        """Kept data is taken (or dropped): its sender may send as much again."""
+        if price:
+            self._held[peer] -= price
+            self.consumed(peer, price)
 
     def consumed(self, peer: int, price: int) -> None:
         """Data of ``peer`` needs no memory any more; says so now and then, so that the peer may send on."""
@@ -373,7 +371,7 @@ class Inbox:
     def _drop(self, keys: list[Key]) -> None:
         for key in keys:
             arrival = self.arrived.pop(key)
-            self._taken(key[0], arrival)
+            self.release(key[0], arrival.price)
             if not arrival.offered:
                 arrival.pour(Drain())
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..errors import UsageError, WireError
+from ..errors import WireError
 from ..wire import frame
-from ..wire.frame import META_BYTES_MAX, Landing
+from ..wire.frame import Landing
 from .message import TAG_MASK, Message, MessageReceive, MessageSend, Wanted, by_order
 from .operations import DONE, Done, cost
 
@@ -58,11 +58,6 @@ class Mailbox:
         """Sends one message to a world rank."""
         scope, endpoint = self.scope, self.endpoint
         assert scope is not None
-        if len(meta) > META_BYTES_MAX:
-            raise UsageError(
-                f"send on rank {scope.rank} of {scope.label!r}: the dtype takes {len(meta)} bytes to describe and "
-                f"{META_BYTES_MAX} is the limit; send its bytes, or fewer fields"
-            )
         step = self._steps.get((peer, tag), 0)
         self._steps[(peer, tag)] = (step + 1) & _STEP_MASK
         if peer in endpoint.failure.absent:
@@ -133,16 +128,15 @@ class Mailbox:
         message.offered = offered
         if message.kind == REFUSED:
             message.kind, message.meta = OBJECT, b"R" + message.meta
-        inbox, price = self.endpoint.inbox, cost(meta, 0 if offered else length)
+        inbox, price = self.endpoint.inbox, 0 if offered else cost(meta, length)
         receive = self.wanted.first_for(message)
         if receive is not None:
             self.wanted.remove(receive)
-            if not offered:
-                inbox.consumed(source, price)
+            inbox.consumed(source, price)
             self._match(message, receive)
             return message
         inbox.hold(source, price)
-        message.held, message.owed = price, 0 if offered else price
+        message.held = price
         if not offered:
             message.make_room()
         self._file(message)
@@ -166,8 +160,8 @@ class Mailbox:
             queue.remove(message)
         if not queue:
             del self.kept[key]
-        self.endpoint.inbox.release(message.source, message.held, message.owed)
-        message.held = message.owed = 0
+        self.endpoint.inbox.release(message.source, message.held)
+        message.held = 0
 
     def _match(self, message: Message, receive: MessageReceive) -> None:
         scope = receive.scope
@@ -193,6 +187,7 @@ class Mailbox:
         elif message.whole:
             self.deliver(message, receive)
         else:
+            message.move_in(into)
             self.taking[receive] = None
 
     def deliver(self, message: Message, receive: MessageReceive) -> None:

@@ -30,7 +30,7 @@ class Message:
     """One message that has arrived, or is arriving, or waits at its sender (``offered``)."""
 
     __slots__ = (
-        "_position", "_view", "data", "direct", "held", "kind", "length", "mailbox", "meta", "offered", "order", "owed",
+        "_position", "_view", "data", "direct", "held", "kind", "length", "mailbox", "meta", "offered", "order",
         "receive", "source", "step", "tag", "whole",
     )  # fmt: skip
 
@@ -41,8 +41,8 @@ class Message:
         self.offered = False
         self.whole = False
         self.direct = False
-        self.held = self.owed = 0
-        """What it counts against the bound while it is kept, and what its sender gets back when it is taken."""
+        self.held = 0
+        """What it counts against the bound while it is kept."""
         self.data: NDArray[Any] | None = None
         self.receive: MessageReceive | None = None
         self._view: memoryview | None = None
@@ -58,14 +58,22 @@ class Message:
         self._view = flat_bytes(self.data) if self.length else EMPTY
         self._position = 0
 
+    def move_in(self, into: NDArray[Any] | None) -> None:
+        """A receive takes the message in the middle: the rest goes straight into its array, if it has one."""
+        if into is not None:
+            self._move(into)
+
     def move_out(self) -> None:
         """The receiver takes its array back: what is there already is kept in new memory."""
         if self.direct:
-            begun, view = self._position, self._view
-            self.make_room()
-            if view is not None and self._view is not None:
-                self._view[:begun] = view[:begun]
-            self._position = begun
+            self._move(None)
+
+    def _move(self, into: NDArray[Any] | None) -> None:
+        begun, view = self._position, self._view
+        self.make_room(into)
+        if view is not None and self._view is not None:
+            self._view[:begun] = view[:begun]
+        self._position = begun
 
     def drop(self) -> None:
         """Nobody will want it: what still comes is thrown away, and no array is touched any more."""

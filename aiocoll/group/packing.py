@@ -21,6 +21,8 @@ from ..wire.codec import ArrayMeta, describe, parse
 Array = NDArray[Any]
 
 _HEAD: Final = struct.Struct("<BHQ")  # flags, bytes of meta, bytes of payload
+_META_BYTES_MAX: Final = 24 << 10
+"""A frame's description holds it, and what the call says of itself beside it."""
 _INLINE: Final = 1
 HAS_OUT: Final = 2
 """This rank gave ``out=``."""
@@ -45,6 +47,11 @@ class Packed:
             self.meta = describe(native(array.dtype), array.shape, self._fortran or self.scalar)
         except UsageError as error:
             raise UsageError(f"{what} on rank {rank}: {error}") from error
+        if len(self.meta) > _META_BYTES_MAX:
+            raise UsageError(
+                f"{what} on rank {rank}: a dtype of {len(array.dtype.names or ())} fields takes {len(self.meta)} bytes "
+                f"to describe, over the limit of {_META_BYTES_MAX}; view it as bytes, or send parts of it"
+            )
 
     def __repr__(self) -> str:
         return f"<Packed {self.array.dtype} {self.array.shape}>"

@@ -199,8 +199,10 @@ class InprocTransport:
     def _meet(self, peer: int) -> None:
         """Connecting concerns both sides: the peer has a link to me from now on, or I hear that nobody is there."""
         target = self.switch.ports.get(peer)
-        if peer in self.switch.down or (target is None and peer in self.switch.ended):
+        if peer in self.switch.down:
             self.loop.call_soon(self.owner_lost, peer)
+        elif target is None and peer in self.switch.ended:
+            self.loop.call_soon(self.owner_unreached, peer)
         elif target is not None and target._owner is not None:
             target._met(self.rank)
 
@@ -212,6 +214,11 @@ class InprocTransport:
 
     def drained(self) -> bool:
         return True
+
+    def owner_unreached(self, peer: int) -> None:
+        """Reports a peer that had closed before any link to it was made."""
+        if self._owner is not None and self.rank not in self.switch.down:
+            self._owner.unreached(peer, "it has ended")
 
     def owner_lost(self, peer: int, reason: str = "its process ended") -> None:
         """Reports a dead or closed peer to the endpoint."""

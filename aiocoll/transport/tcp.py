@@ -10,13 +10,12 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import WireError
 from ..wire.frame import CREDIT, FrameReader, FrameSink, pack_header
 from .base import Link, Owner, Queued, Sent
-from .tcp_connect import Dial, Porch
+from .tcp_connect import Dial, Porch, TcpWorld, unacknowledged
 
 _log = logging.getLogger("aiocoll.transport")
 _TURN_BYTES: Final = 1 << 20
@@ -113,7 +112,7 @@ class TcpLink:
         """The handshake is over: ``connection`` carries this link from now on."""
         self._socket, self.ready, self.dial = connection, True, None
         self._stop_retry()
-        self._loop.add_reader(connection.fileno(), self._readable)
+        self._loop.add_reader(connection.fileno(), self._receive)
         if accepted:
             try:
                 self.bytes_sent += connection.send(_WELCOME)  # the first bytes of a connection always fit
@@ -134,9 +133,6 @@ class TcpLink:
             return False
         moved = self._flush() if self._queue else False
         return self._receive() or moved
-
-    def _readable(self) -> None:
-        self._receive()
 
     def _cannot_send(self, error: OSError) -> None:
         """The peer is gone. What it said before (a farewell, or which rank has died) is still to be read, and not in
@@ -291,35 +287,6 @@ class TcpLink:
         for item in queue:
             if item.sent is not None:
                 item.sent.finish(ConnectionError(reason))
-
-
-def unacknowledged(connection: socket.socket) -> int:
-    """Bytes in the kernel's send queue that the other side has not acknowledged (0 where that cannot be asked)."""
-    try:
-        import array
-        import fcntl
-        import termios
-
-        count = array.array("i", [0])
-        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, count)
-        return count[0]
-    except (ImportError, OSError):
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class TcpWorld:
-    """What the ranks of one world agreed on when they met: who listens where, and how they prove themselves."""
-
-    rank: int
-    size: int
-    addresses: tuple[tuple[str, int], ...]
-    secret: bytes
-    job: str
-    world: int
-
-    def __repr__(self) -> str:
-        return f"<TcpWorld rank {self.rank} of {self.size}, job {self.job!r}>"
 
 
 class TcpTransport:

@@ -12,13 +12,11 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
 from ..errors import AuthenticationError, UsageError, WireError
 from ..wire.hello import RANK, ClientHello, Identity, Reason, Refused, ServerHello, Theirs
-
-if TYPE_CHECKING:
-    from .tcp import TcpWorld
 
 _log = logging.getLogger("aiocoll.transport")
 _STRANGER_SECONDS: Final = 5.0
@@ -57,6 +55,35 @@ def tune(connection: socket.socket) -> None:
     for name, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def unacknowledged(connection: socket.socket) -> int:
+    """Bytes in the kernel's send queue that the other side has not acknowledged (0 where that cannot be asked)."""
+    try:
+        import array
+        import fcntl
+        import termios
+
+        count = array.array("i", [0])
+        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, count)
+        return count[0]
+    except (ImportError, OSError):
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class TcpWorld:
+    """What the ranks of one world agreed on when they met: who listens where, and how they prove themselves."""
+
+    rank: int
+    size: int
+    addresses: tuple[tuple[str, int], ...]
+    secret: bytes
+    job: str
+    world: int
+
+    def __repr__(self) -> str:
+        return f"<TcpWorld rank {self.rank} of {self.size}, job {self.job!r}>"
 
 
 class Dial:

@@ -239,7 +239,7 @@ async def test_a_late_send_that_has_begun_arrives_whole(monkeypatch: pytest.Monk
         with pytest.raises(CollectiveTimeoutError, match="send to rank 1 with tag 0 on rank 0 .* timed out"):
             await a.send(x, 1, timeout=0.1)
         x[:] = -1
-        asyncio.get_running_loop().add_reader(far._socket.fileno(), far._readable)
+        asyncio.get_running_loop().add_reader(far._socket.fileno(), far._receive)
         assert (await b.recv(0) == numbers(4 * BIG)).all()
 
 
@@ -495,13 +495,18 @@ async def test_closing_ends_receives_and_lets_sends_leave() -> None:
             await inner.send(x, 1)
 
 
-async def test_many_posted_receives_and_sends_stay_quick() -> None:
-    """Ten thousand of each: nothing here may be quadratic."""
+@pytest.mark.parametrize("bound", ["1000", ""])
+async def test_many_posted_receives_and_sends_stay_quick(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand of each: nothing here may be quadratic, and offers are no offence, however many."""
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", bound)
     async with ranks(2) as (a, b):
         count = 10_000
-        receives = [b.recv(0, tag) for tag in range(count)]
+        receives = [b.recv(0, tag) for tag in range(0 if bound else count)]
         tasks = [asyncio.ensure_future(a.send(np.int64(tag), 1, tag)) for tag in reversed(range(count))]
         async with asyncio.timeout(60):
+            if bound:
+                await until(lambda: len(b._scope.mailbox.kept) == count)
+                receives = [b.recv(0, tag) for tag in range(count)]
             await asyncio.gather(*tasks)
             for tag, receive in enumerate(receives):
                 assert await receive == tag
@@ -525,3 +530,16 @@ async def test_a_dead_sender_ends_a_receive_that_is_half_way() -> None:
             assert (out == -7).all()
             assert isinstance((await soon([c.recv(1)]))[0], (PeerLostError, GroupBrokenError))
         await soon([sending])
+
+
+async def test_a_dtype_that_takes_too_long_to_describe_is_refused() -> None:
+    from aiocoll.errors import UsageError
+
+    async with ranks(2) as (a, b):
+        big = np.zeros(3, dtype=[(f"a field with a long name {number}", "f4") for number in range(1500)])
+        with pytest.raises(UsageError, match="1500 fields takes .* bytes to describe"):
+            await a.send(big, 1)
+        for call in (lambda g: g.gather(big), lambda g: g.all_gather(big), lambda g: g.broadcast(big)):
+            assert all(isinstance(each, UsageError) for each in await soon(map(call, (a, b))))
+        small = np.zeros(3, dtype=[(f"f{number}", "f4") for number in range(500)])
+        assert (await results([a.send(small, 1), b.recv(0)]))[1].dtype == small.dtype

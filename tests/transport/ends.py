@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from aiocoll.transport.base import Queued
-from aiocoll.transport.tcp import TcpLink, TcpTransport, TcpWorld
-from aiocoll.transport.tcp_connect import listen
+from aiocoll.transport.tcp import TcpLink, TcpTransport
+from aiocoll.transport.tcp_connect import TcpWorld, listen
 from aiocoll.wire import frame
 
 SECRET = b"of the tests"

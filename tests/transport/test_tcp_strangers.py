@@ -26,7 +26,7 @@ async def visit(world: Ends, *said: bytes, rank: int = 1, end: bool = True) -> b
     """Connects to ``rank``, says something, hangs up its side, and gives what came back until the connection closed."""
     reader, writer = await asyncio.open_connection(*world.addresses[rank])
     back = b""
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(OSError):
         for each in said:
             writer.write(each)
             await writer.drain()
@@ -36,7 +36,7 @@ async def visit(world: Ends, *said: bytes, rank: int = 1, end: bool = True) -> b
             while data := await reader.read(65536):
                 back += data
     writer.close()
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(OSError):
         await writer.wait_closed()
     return back
 
@@ -116,7 +116,7 @@ async def _record(
     there, back = await asyncio.open_connection(host, port)
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, into: bytearray | None) -> None:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             while data := await source.read(65536):
                 if into is not None:
                     into += data
