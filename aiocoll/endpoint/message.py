@@ -164,7 +164,11 @@ class Wanted:
         """One more, in its place by the order of posting."""
         queue: Any = self._others
         if receive.source is not None and receive.tag is not None:
-            queue = self._exact.setdefault((receive.source, receive.tag, receive.kind), deque())
+            key = (receive.source, receive.tag, receive.kind)
+            queue = self._exact.get(key)
+            if queue is None:
+                self._exact[key] = deque((receive,))
+                return
         position = len(queue)
         while position and queue[position - 1].order > receive.order:  # only one that waits again: its message fell out
             position -= 1

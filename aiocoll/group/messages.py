@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import as_out, copy, native
-from ..buffers.layout import PIECE_BYTES, slices
+from ..buffers.layout import slices
 from ..endpoint.mailbox import ARRAY, OBJECT
 from ..endpoint.message import MessageReceive, MessageSend
 from ..endpoint.operations import Done
@@ -28,6 +28,7 @@ from .packing import Packed, array_of, direct, value_of
 Array = NDArray[Any]
 _OBJECT_META = b"O"
 _REFUSED_META = b"R"
+_COPIED_AT_ONCE_BYTES_MAX = 8 << 20
 
 
 class Message(NamedTuple):
@@ -172,7 +173,7 @@ class Messages(Objects):
             return give(value_of(message.meta, message.data), message)
         if not message.direct:
             array = array_of(message.meta, message.data)
-            if array.nbytes <= PIECE_BYTES:
+            if self._endpoint.inline or array.nbytes <= _COPIED_AT_ONCE_BYTES_MAX:
                 copy(array, target)
             else:
                 await self._swapped(receive, array, target)
