@@ -25,6 +25,8 @@ class Settings:
     """Data that may lie unreceived at one peer; more is offered first and sent when a receive takes it."""
     segment_bytes: int = 256 << 10
     """Payloads that are folded while they arrive are folded in pieces of this size, which stay in cache."""
+    look_seconds: float = 1.0
+    """A collective that waits so long asks those it waits for, once, whether they made the same call."""
     slice_bytes: int = 1 << 20
     """Copies and folds of more than this return to the event loop in between."""
 

@@ -46,8 +46,8 @@ class Call:
     """One collective call of one group under way on this rank."""
 
     __slots__ = (
-        "began", "borrowed", "deadline", "description", "endpoint", "error", "greeting", "label", "number", "received",
-        "scope", "sendings", "sent", "spot", "timeout",
+        "began", "borrowed", "compared", "deadline", "description", "endpoint", "error", "greeting", "label", "looked",
+        "number", "received", "scope", "sendings", "sent", "spot", "timeout",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, number: int, spot: tuple[str, int], description: str, timeout: float) -> None:
@@ -59,6 +59,10 @@ class Call:
         collective = description.partition(" ")[0]
         self.label = f"{collective} (call {spot[1]}{f' named {spot[0]!r}' if spot[0] else ''})"
         self.error: BaseException | None = None
+        self.compared = False
+        """Whether what came before it has been looked at for calls of another kind."""
+        self.looked = False
+        """Whether it has waited long, and asked why."""
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
         self.sendings: list[Sending] = []

@@ -128,6 +128,7 @@ class Endpoint:
         self._links: list[Link | None] = [None] * self.size
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_at = math.inf
+        self._look: asyncio.TimerHandle | None = None
         self._parked_at: dict[Operation, float] = {}
         transport.attach(self)
 
@@ -212,8 +213,10 @@ class Endpoint:
         """``operation`` sleeps on its future from now on, and its deadline is watched."""
         call = call_of(operation)
         if call is not None:
-            if self.inbox.arrived:
-                self.inbox.compare(call)
+            if not call.compared:  # what comes from now on is compared when it comes
+                call.compared = True
+                if self.inbox.arrived:
+                    self.inbox.compare(call)
             if call.error is not None:  # it failed while nobody waited for this
                 operation.finish(call.error)
                 return
@@ -221,6 +224,8 @@ class Endpoint:
         self._parked_at[operation] = self.loop.time()
         if operation.deadline < self._sweep_at:
             self._arm(operation.deadline)
+        if self._look is None and call is not None:
+            self._look_after(self.settings.look_seconds)
 
     def unpark(self, operation: Operation) -> None:
         """``operation`` woke, or whoever awaited it was cancelled."""
@@ -251,6 +256,31 @@ class Endpoint:
         upcoming = min((op.deadline for op in self.parked if op.deadline > now), default=math.inf)
         if upcoming < self._sweep_at:
             self._arm(upcoming)
+
+    def _look_after(self, seconds: float) -> None:
+        if seconds < math.inf:
+            self._look = self.loop.call_later(seconds, self._look_around)
+
+    def _look_around(self) -> None:
+        """Calls that wait for long ask once whether their peers made the same: two ranks that each wait for the other
+        to send first would not see their difference before the deadline."""
+        self._look = None
+        now = self.loop.time()
+        waiting: dict[Call, set[int]] = {}
+        for operation in self.parked:
+            call = call_of(operation)
+            if call is not None and not call.looked and not operation.done:
+                waiting.setdefault(call, set()).add(operation.peer)
+        soonest = math.inf
+        for call in sorted(waiting, key=lambda each: each.began):
+            left = call.began + self.settings.look_seconds - now
+            if left > 1e-3:
+                soonest = min(soonest, left)
+            elif call.error is None:
+                call.looked = True
+                self.failure.look(call, sorted(waiting[call]))
+        if self._look is None:
+            self._look_after(soonest)
 
     def waiting_for(self) -> list[tuple[str, int]]:
         """(what, world rank) for everything that waits: the edges of the wait-for graph."""
@@ -288,6 +318,8 @@ class Endpoint:
         self.failure.closing()
         if self._sweep is not None:
             self._sweep.cancel()
+        if self._look is not None:
+            self._look.cancel()
         self.transport.close()
         self.scopes.clear()
         emit("endpoint_closed", rank=self.rank)

@@ -343,12 +343,18 @@ class Failure:
             )
         elif call is not None or isinstance(operation, MessageSend):
             subject = call if call is not None else operation
-            if any(inquiry.subject is subject for inquiry in self.inquiries.values()):
+            if any(inquiry.subject is subject and inquiry.final for inquiry in self.inquiries.values()):
                 return
-            self._next_inquiry += 1
-            inquiry = Inquiry(self, self._next_inquiry, subject)  # type: ignore[arg-type]
-            self.inquiries[self._next_inquiry] = inquiry
-            inquiry.begin()
+            self._inquire(subject)  # type: ignore[arg-type]
+
+    def look(self, call: Call, peers: list[int]) -> None:
+        """A call has waited long for ``peers``, and may do so: asks them only whether it is their call, too."""
+        self._inquire(call, peers)
+
+    def _inquire(self, subject: Call | MessageSend, peers: list[int] | None = None) -> None:
+        self._next_inquiry += 1
+        inquiry = self.inquiries[self._next_inquiry] = Inquiry(self, self._next_inquiry, subject, peers)
+        inquiry.begin()
 
     def _status(self, scope: Scope | None, call: int, asked: dict[str, Any]) -> dict[str, Any]:
         """What this rank tells one that asks why it waits."""

@@ -19,11 +19,16 @@ _ANSWER_SECONDS: Final = 0.5
 
 
 class Inquiry:
-    """One late call (or send), and what the others answer."""
+    """One late call (or send), and what the others answer. With ``peers`` the call is not late yet, and only those are
+    asked: if they made another call, waiting for them is in vain."""
 
-    def __init__(self, failure: Failure, number: int, subject: Call | MessageSend) -> None:
+    def __init__(
+        self, failure: Failure, number: int, subject: Call | MessageSend, peers: list[int] | None = None
+    ) -> None:
         self.failure, self.number, self.subject = failure, number, subject
         self.scope = subject.scope
+        self.final = peers is None
+        self.peers = self.scope.others() if peers is None else peers
         self.answers: dict[int, dict[str, Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -34,7 +39,7 @@ class Inquiry:
         """Asks."""
         call = 0 if isinstance(self.subject, MessageSend) else self.subject.number
         self._timer = self.failure.endpoint.loop.call_later(_ANSWER_SECONDS, self.conclude)
-        for peer in self.scope.others():
+        for peer in self.peers:
             if peer in self.failure.absent:
                 self.answers[peer] = {}
             else:
@@ -43,12 +48,12 @@ class Inquiry:
 
     def answered(self, peer: int, answer: dict[str, Any]) -> None:
         """One of the others says where it is (an empty answer: it is gone)."""
-        if peer in self.scope.index:
+        if peer in self.peers:
             self.answers.setdefault(peer, answer)
             self._look()
 
     def _look(self) -> None:
-        if len(self.answers) >= self.scope.size - 1:
+        if len(self.answers) >= len(self.peers):
             self.conclude()
 
     def cancel(self) -> None:
@@ -82,7 +87,7 @@ class Inquiry:
     def _conclude_call(self, call: Call) -> None:
         scope, failure = self.scope, self.failure
         elapsed = failure.endpoint.loop.time() - call.began
-        for world in scope.others():
+        for world in self.peers:
             made = self.answers.get(world, {}).get("made")
             if made is not None and made != call.description:
                 error = MismatchError(
@@ -92,6 +97,8 @@ class Inquiry:
                 )
                 failure.break_group(scope, error, call=call)
                 return
+        if not self.final:
+            return
         missing = [world for world in scope.others() if not self.answers.get(world, {}).get("here")]
         who = (
             "missing: " + ", ".join(map(self._where, missing))

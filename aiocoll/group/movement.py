@@ -16,7 +16,7 @@ from ..algorithms import Algorithm, all_of
 from ..algorithms.announce import announce
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
-from ..buffers import as_array, as_out, check_out, native, spans, split_rows
+from ..buffers import as_array, as_bytes, as_out, check_out, native, spans, split_rows
 from ..endpoint import Channel
 from ..errors import MismatchError, UsageError, WireError
 from ..wire.codec import ArrayMeta, parse
@@ -164,7 +164,13 @@ class Movement(Calls):
                 each = target.shape[0] // size
                 for source, (meta, block) in enumerate(zip(metas, blocks, strict=True)):
                     rows = target[source, ...] if stacked else target[source * each : (source + 1) * each]
-                    await fill(ch, array_of(meta, block), rows)
+                    landed = np.may_share_memory(block, target)
+                    if landed and parse(meta).fortran:  # it lies where it belongs, but in its sender's order
+                        apart = np.empty_like(block)
+                        await fill(ch, block, apart)
+                        block, landed = apart, False
+                    if not landed:
+                        await fill(ch, array_of(meta, block), rows)
                 return out
 
             return "all_gather", body
@@ -179,15 +185,21 @@ class Movement(Calls):
         heads = [read_blob(each) for each in await share(ch, blob)]
         if any(head[0] & HAS_OUT for head in heads):
             _all_equal([head[1] for head in heads], "all_gather with out=")
-        return [head[1] for head in heads], await self._blocks_of(ch, data, heads)
+        into = None
+        if target is not None and target.flags.c_contiguous and target.dtype.isnative:
+            into = as_bytes(target)
+        return [head[1] for head in heads], await self._blocks_of(ch, data, heads, into)
 
     async def _blocks_of(
-        self, ch: Channel, mine: Array, heads: Sequence[Head]
+        self, ch: Channel, mine: Array, heads: Sequence[Head], into: Array | None = None
     ) -> list[Array]:
-        """The bytes of all ranks: those that came inline, and the others by an all_gather of known sizes."""
-        counts = [0 if head[3] is not None else -(-head[2] // _ALIGN) * _ALIGN for head in heads]
+        """The bytes of all ranks: those that came inline, and the others by an all_gather of known sizes (into the
+        memory that is to hold them all one after the other, if given)."""
+        even = any(head[0] & HAS_OUT for head in heads)  # all blocks are alike, and some rank wants them close together
+        step = 1 if even else _ALIGN
+        counts = [0 if head[3] is not None else -(-head[2] // step) * step for head in heads]
         total = sum(counts)
-        buffer = np.empty(total, np.uint8)
+        buffer = np.empty(total, np.uint8) if into is None else into
         places = [buffer[start:stop] for start, stop in spans(counts)]
         if total:
             own = places[ch.rank]

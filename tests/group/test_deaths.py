@@ -10,9 +10,9 @@ import os
 
 import numpy as np
 import pytest
+
 from aiocoll import Group, GroupBrokenError, NotInitializedError, PeerLostError, UsageError
 from aiocoll.sim.ranks import Crash
-
 from tests.group.cases import outcome, ranks
 
 DEAD = 2
@@ -85,6 +85,15 @@ def test_a_process_that_ends_is_lost_to_pending_calls_messages_and_large_sends()
     ranks(4, main, "process", faults=Crash(DEAD), timeout=30.0)
 
 
+def last_words(child: int, read: int, write: int) -> list[str]:
+    """What a child wrote before it ended."""
+    os.waitpid(child, 0)
+    said = os.read(read, 10_000).decode().split("\n")
+    os.close(read)
+    os.close(write)
+    return said
+
+
 def test_a_forked_child_is_refused_the_groups_of_its_parent() -> None:
     async def main(group: Group) -> None:
         part = await group.dup()
@@ -105,10 +114,7 @@ def test_a_forked_child_is_refused_the_groups_of_its_parent() -> None:
                 os.write(write, "\n".join(said).encode())
             finally:
                 os._exit(0)
-        os.waitpid(child, 0)
-        said = os.read(read, 10_000).decode().split("\n")
-        os.close(read)
-        os.close(write)
+        said = last_words(child, read, write)
         assert len(said) == 4 and said[3] == "closed"
         for text in said[:3]:
             assert str(os.getpid()) in text and "fork" in text

@@ -5,6 +5,7 @@ The rule: within the timeout at the latest, and never a wrong result.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_different_roots_are_found_by_the_next_call_at_the_latest(fabric: str, s
         assert "root=0" in text and "root=1" in text, text
 
     ranks(size, main, fabric, timeout=0.5)
+
+
+@pytest.mark.parametrize("fabric", ["inproc", "tcp"])
+@pytest.mark.parametrize("what", ["gather", "reduce"])
+def test_ranks_that_wait_for_one_another_need_not_wait_for_the_deadline(fabric: str, what: str) -> None:
+    async def main(group: Group) -> None:
+        async with asyncio.timeout(20):
+            error = await outcome(ROOTS[what](group, group.rank))
+        assert type(error) is MismatchError and "root=0" in str(error) and "root=1" in str(error), error
+
+    ranks(2, main, fabric, timeout=600.0)
 
 
 @on_every_fabric

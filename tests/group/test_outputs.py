@@ -90,6 +90,15 @@ def test_any_layout_of_out_is_filled_and_nothing_else(fabric: str, size: int) ->
 def test_in_place_and_large(fabric: str, size: int) -> None:
     async def main(group: Group) -> None:
         rank = group.rank
+        for rows in (2, 4_000):
+            # Some ranks give Fortran order, some big-endian, and one wants no out at all.
+            each = [values(r, (rows, 3)) for r in range(size)]
+            mine = [each[rank], np.asfortranarray(each[rank]), each[rank].astype(">f8")][rank % 3]
+            stacked = np.zeros((size, rows, 3)) if rank % 4 != 2 else None
+            came = await group.all_gather(mine, out=stacked)
+            assert stacked is None or came is stacked
+            for one, wanted in zip(came, each, strict=True):
+                same(one, wanted)
         for count in (3, 9_000, 300_000):
             for step in (1, -1, 2):
                 each = [values(r, (count,)) for r in range(size)]
