@@ -321,13 +321,14 @@ class TcpTransport:
         link = self.made[peer] = TcpLink(self, peer, self._owner.sink(peer))
         return link
 
-    def _dial(self, link: TcpLink) -> None:
+    def _dial(self, link: TcpLink, *, again: bool = False) -> None:
         link.dial = Dial(
             self.loop,
             self.world,
             link.peer,
             connected=link.attach,
             failed=lambda reason: self._dial_failed(link, reason),
+            again=again,
         )
         link.dial.start()
 
@@ -344,7 +345,7 @@ class TcpTransport:
     def _dial_again(self, link: TcpLink) -> None:
         link.retry = None
         if not (link.begun or link.dial or self.closed):
-            self._dial(link)
+            self._dial(link, again=True)
 
     def _may_come(self, peer: int) -> bool:
         """Whether a connection from ``peer`` may become the link. When both sides dial at once the lower rank's

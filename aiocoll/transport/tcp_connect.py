@@ -97,9 +97,10 @@ class Dial:
         *,
         connected: Callable[[socket.socket, bytes], None],
         failed: Callable[[str | None], None],
+        again: bool = False,
     ) -> None:
         self._loop, self._world, self._peer = loop, world, peer
-        self._connected, self._failed = connected, failed
+        self._connected, self._failed, self._again = connected, failed, again
         self._socket: socket.socket | None = None
         me = Identity(RANK, world.job, world.rank, peer, world.size, world.world)
         self._hello = ClientHello(world.secret, me, RANK)
@@ -120,10 +121,11 @@ class Dial:
         except OSError as error:
             code = error.errno or errno.EINVAL
         if code in _SHORT_OF:
-            _log.error(
-                "rank %d cannot connect to rank %d yet: %s (see ulimit -n)", self._world.rank, self._peer,
-                os.strerror(code),
-            )  # fmt: skip
+            if not self._again:
+                _log.error(
+                    "rank %d cannot connect to rank %d yet: %s (see ulimit -n)", self._world.rank, self._peer,
+                    os.strerror(code),
+                )  # fmt: skip
             self._loop.call_soon(self._fail, None)
             return
         if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
