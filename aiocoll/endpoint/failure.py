@@ -47,6 +47,8 @@ class Failure:
         self.endpoint = endpoint
         self.absent: dict[int, str] = {}
         """World ranks that are gone for good, and why."""
+        self._hearsay: dict[int, str] = {}
+        """Why world ranks are lost to which this rank had no link, as others told."""
         self._early: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._early_refusals: dict[tuple[int, int], dict[str, Any]] = {}
         self.inquiries: dict[int, Inquiry] = {}
@@ -202,9 +204,15 @@ class Failure:
                 each.fail(renewed(error, each.label))
             else:
                 each.fail(GroupBrokenError(f"{each.label}: group {scope.label!r} is broken: {error}", cause=error))
-        scope.raised = bool(pending) or not first_class
-        ending = error if first_class else GroupBrokenError(f"group {scope.label!r} is broken: {error}", cause=error)
-        scope.mailbox.close(ending)
+
+        def ending(message: Operation) -> AiocollError:
+            what = message.describe()
+            if first_class:
+                return renewed(error, what)
+            return GroupBrokenError(f"{what}: group {scope.label!r} is broken: {error}", cause=error)
+
+        messages = scope.mailbox.close(ending)
+        scope.raised = bool(pending or messages) or not first_class
 
     def tell_again(self, scope: Scope, peer: int) -> None:
         """A member that has not heard yet sends us something for a broken group."""
@@ -232,7 +240,8 @@ class Failure:
             world = int(news.get("world") or 0)
             if not 0 <= world < self.endpoint.size:
                 raise WireError(f"news of the loss of world rank {world}, which does not exist")
-            error = self.loss(world, scope, str(news.get("operation") or ""), str(news.get("reason") or text))
+            self._hearsay[world] = str(news.get("reason") or text)
+            error = self.loss(world, scope, str(news.get("operation") or ""), self.why(world))
         elif kind is CollectiveTimeoutError:
             missing = tuple(scope.index[world] for world in news.get("missing") or () if world in scope.index)
             error = CollectiveTimeoutError(text, missing=missing, operation=str(news.get("operation") or ""))
@@ -282,12 +291,16 @@ class Failure:
         """The error for a lost world rank as ``scope`` sees it."""
         member = self.endpoint.members[peer]
         rank = scope.index.get(peer)
-        why = reason or self.absent.get(peer, "its connection ended")
+        why = reason or self.why(peer) or "its connection ended"
         who = f"rank {rank} of group {scope.label!r} (world rank {peer}, {member.host}, pid {member.pid})"
         return PeerLostError(
             f"{who} is lost: {why}; here in {operation or scope.last}",
             rank=rank, world_rank=peer, host=member.host, pid=member.pid, operation=operation,
         )  # fmt: skip
+
+    def why(self, peer: int) -> str:
+        """What is known of the end of a world rank, seen or heard; empty: nothing."""
+        return self.absent.get(peer) or self._hearsay.get(peer, "")
 
     def lost(self, peer: int, reason: str) -> None:
         """The link to ``peer`` ended without a BYE: it died, and breaks every group that it belongs to."""
@@ -375,16 +388,16 @@ class Failure:
     def close_scope(self, scope: Scope) -> None:
         """This rank leaves a group: what is pending on it ends."""
         scope.closed = True
-        error = GroupBrokenError(f"group {scope.label!r} was closed on this rank ({scope.rank}) while this was pending")
+        text = f"group {scope.label!r} was closed on this rank ({scope.rank}) while this was pending"
         for call in list(scope.calls.values()):
-            call.fail(error)
-        scope.mailbox.close(error)
+            call.fail(GroupBrokenError(f"{call.label}: {text}"))
+        scope.mailbox.close(lambda message: GroupBrokenError(f"{message.describe()}: {text}"))
 
 
 def _facts(scope: Scope, error: AiocollError) -> dict[str, Any]:
     """What travels beside the text of an error, in world ranks."""
     if isinstance(error, PeerLostError):
-        reason = scope.endpoint.failure.absent.get(error.world_rank or 0, "")
+        reason = scope.endpoint.failure.why(error.world_rank or 0)
         return {"world": error.world_rank, "operation": error.operation, "reason": reason}
     if isinstance(error, CollectiveTimeoutError):
         return {"missing": [scope.ranks[rank] for rank in error.missing], "operation": error.operation}

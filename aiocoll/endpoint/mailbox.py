@@ -260,17 +260,20 @@ class Mailbox:
             self.wanted.remove(wanted)
             wanted.finish(self.endpoint.failure.loss(peer, wanted.scope, wanted.describe()))
 
-    def close(self, error: BaseException) -> None:
-        """Pending receives and sends end with ``error``; kept messages are forgotten."""
+    def close(self, ending: Callable[[MessageReceive | MessageSend], BaseException]) -> int:
+        """Pending receives and sends each end with an error of their own; kept messages are forgotten. Returns how
+        many were pending."""
         receives, self.wanted = [*self.wanted, *self.taking], Wanted()
         self.taking.clear()
         for receive in receives:
             if receive.message is not None:
                 receive.message.drop()
                 receive.message = None
-            receive.finish(error)
-        for send in list(self.sends):
-            self.stop_sending(send, error)
+            receive.finish(ending(receive))
+        sends = list(self.sends)
+        for send in sends:
+            self.stop_sending(send, ending(send))
         for message in [message for queue in self.kept.values() for message in queue]:
             self._unfile(message)
             message.drop()
+        return len(receives) + len(sends)
