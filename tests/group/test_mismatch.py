@@ -73,10 +73,9 @@ ROOTS: dict[str, Callable[[Group, int], Any]] = {
 }  # fmt: skip
 
 
-@on_every_fabric
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("what", ROOTS)
-def test_different_roots_are_found_by_the_next_call_at_the_latest(fabric: str, size: int, what: str) -> None:
+def test_different_roots_are_found_by_the_next_call_at_the_latest(size: int, what: str) -> None:
     async def main(group: Group) -> None:
         errors = [
             await outcome(ROOTS[what](group, 1 if group.rank == size - 1 else 0)),
@@ -87,7 +86,7 @@ def test_different_roots_are_found_by_the_next_call_at_the_latest(fabric: str, s
         text = str(errors[kinds.index(MismatchError)])
         assert "root=0" in text and "root=1" in text, text
 
-    ranks(size, main, fabric, timeout=0.5)
+    ranks(size, main, "sim", timeout=0.5)
 
 
 @pytest.mark.parametrize("fabric", ["inproc", "tcp"])
