@@ -13,20 +13,19 @@ import os
 import pathlib
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
-from . import listen
+from .sink import Sink
 
 
-class ChromeTrace:
+class ChromeTrace(Sink):
     """Writes facts to `path` while it listens; a context manager. `clock` gives seconds and may be a loop's `time`."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = pathlib.Path(path)
         self._clock = clock
         self._file: TextIO | None = None
-        self._remove: Callable[[], None] | None = None
+        super().__init__()
         self._open: set[tuple[Any, Any, Any]] = set()
 
     def __repr__(self) -> str:
@@ -56,32 +55,22 @@ class ChromeTrace:
         if self._file is not None:
             self._file.write(json.dumps(event, default=repr) + ",\n")
 
-    def start(self) -> ChromeTrace:
+    def start(self) -> Self:
         """Opens the file, an earlier one of that name is replaced, and listens; a second start changes nothing."""
         if self._file is None:
             self._file = self.path.open("w", encoding="utf-8", buffering=1)
             self._file.write("[\n")
-            self._remove = listen(self)
-        return self
+        return super().start()
 
     def stop(self) -> None:
         """Listens no more and completes the file."""
-        if self._remove is not None:
-            self._remove()
-            self._remove = None
+        super().stop()
         if self._file is not None:
             self._write({"ph": "M", "name": "process_labels", "pid": os.getpid(), "args": {"labels": "aiocoll"}})
             self._file.seek(self._file.tell() - 2)  # the comma after the last event
             self._file.write("\n]\n")
             self._file.close()
             self._file = None
-
-    __enter__ = start
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 __all__ = ["ChromeTrace"]

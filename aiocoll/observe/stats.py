@@ -11,13 +11,12 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
-from . import listen
+from .sink import Sink
 
 
-class Stats:
+class Stats(Sink):
     """Counts while it listens; a context manager. `clock` gives seconds and may be a loop's `time`."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +27,7 @@ class Stats:
         self._failures: Counter[str] = Counter()
         self._bytes: dict[str, Counter[str]] = {"sent": Counter(), "received": Counter()}
         self._seconds: dict[str, float] = defaultdict(float)
-        self._remove: Callable[[], None] | None = None
+        super().__init__()
 
     def __repr__(self) -> str:
         return f"<Stats {self._calls.total()} calls, {self._bytes['sent'].total()} bytes sent>"
@@ -46,25 +45,6 @@ class Stats:
                 self._failures[_collective(facts)] += 1
         elif kind in self._bytes:
             self._bytes[kind][facts["transport"]] += facts["nbytes"]
-
-    def start(self) -> Stats:
-        """Listens from now on; a second start changes nothing."""
-        if self._remove is None:
-            self._remove = listen(self)
-        return self
-
-    def stop(self) -> None:
-        """Listens no more; the counters stay."""
-        if self._remove is not None:
-            self._remove()
-            self._remove = None
-
-    __enter__ = start
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def snapshot(self) -> dict[str, Any]:
         """The counters now, as plain dicts and numbers."""
