@@ -112,7 +112,7 @@ class TcpLink:
         """The handshake is over: ``connection`` carries this link from now on."""
         self._socket, self.ready, self.dial = connection, True, None
         self._stop_retry()
-        self._loop.add_reader(connection.fileno(), self._receive)
+        self._loop.add_reader(connection.fileno(), self._receive if self._port.tells_again else self._receive_all)
         if accepted:
             try:
                 self.bytes_sent += connection.send(_WELCOME)  # the first bytes of a connection always fit
@@ -149,13 +149,10 @@ class TcpLink:
             pass
         self.end(reason)
 
-    def _writable(self) -> None:
-        self._flush()
-
     def _watch_writable(self) -> None:
         if not self._writing and self._socket is not None:
             self._writing = True
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._loop.add_writer(self._socket.fileno(), self._flush)
 
     def _flush(self) -> bool:
         """Sends queued frames until the kernel takes no more or a turn is over."""
@@ -194,6 +191,13 @@ class TcpLink:
             self._queue.popleft()
             if item.sent is not None:
                 item.sent.finish()
+
+    def _receive_all(self) -> None:
+        """For a loop that tells but once of a connection that was reset (uvloop): what is not read now would be the
+        last thing ever heard of it."""
+        before = self.bytes_received
+        if self._receive() and (self.bytes_received - before >= _TURN_BYTES or self._receive()):
+            self._loop.call_soon(self._receive_all)
 
     def _receive(self) -> bool:
         budget, reader = _TURN_BYTES, self._reader
@@ -298,6 +302,7 @@ class TcpTransport:
         self.loop, self.world = loop, world
         self.made: dict[int, TcpLink] = {}
         self.busy: dict[int, TcpLink] = {}
+        self.tells_again = isinstance(loop, asyncio.SelectorEventLoop)
         self._owner: Owner | None = None
         self._porch = Porch(loop, world, listener, self._may_come, self._came)
         self.closed = False
@@ -377,17 +382,14 @@ class TcpTransport:
         return all(link.ended or link.drained() for link in self.made.values())
 
     def owner_linked(self, peer: int) -> None:
-        """Reports a connection to the endpoint."""
         if self._owner is not None and not self.closed:
             self._owner.linked(peer)
 
     def owner_unreached(self, peer: int, reason: str) -> None:
-        """Reports a peer that cannot be connected to."""
         if self._owner is not None and not self.closed:
             self._owner.unreached(peer, reason)
 
     def owner_lost(self, peer: int, reason: str) -> None:
-        """Reports a lost peer to the endpoint."""
         if self._owner is not None and not self.closed:
             self._owner.lost(peer, reason)
 

@@ -156,14 +156,16 @@ class Dial:
                 self._fail(None)
 
     def _on_data(self) -> None:
-        if self._over or self._socket is None:
-            return
-        try:
-            data = self._socket.recv(4096)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            data = b""
+        while not self._over and self._socket is not None:  # to the end: uvloop tells but once of a reset
+            try:
+                data = self._socket.recv(4096)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         if not data:
             # A peer hangs up on a handshake that takes too long, and ours does when this rank computes meanwhile: a
             # dead peer refuses the next attempt.
@@ -227,13 +229,17 @@ class _Stranger:
             raise Refused(f"rank {theirs.rank} is connected already", Reason.DUPLICATE)
 
     def _on_data(self) -> None:
-        try:
-            data = self._socket.recv(4096)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._drop(error.strerror or str(error))
-            return
+        while self in self._porch.strangers:  # to the end: uvloop tells but once of a reset
+            try:
+                data = self._socket.recv(4096)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._drop(error.strerror or str(error))
+                return
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         if not data:
             self._drop(str(self._hello.eof()))
             return

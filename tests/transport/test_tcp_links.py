@@ -246,6 +246,25 @@ async def test_what_the_peer_said_last_is_read_before_a_failed_send_is_told() ->
             assert [each[1] for each in world.owners[0].frames] == [frame.BYE]
 
 
+@pytest.mark.parametrize("nbytes", [100, 3 << 20])
+async def test_a_reset_behind_the_last_frames_is_noticed(nbytes: int) -> None:
+    """The peer ends with bytes of ours unread, so that its last frames and the reset are here at once."""
+    with ends() as world:
+        near, far = await world.linked()
+        loop = asyncio.get_running_loop()
+        assert far._socket is not None
+        loop.remove_reader(far._socket.fileno())
+        world.send(0, 1, pattern(1000))
+        ticket = world.send(1, 0, pattern(nbytes))
+        while ticket is not None and not ticket.future.done():
+            near.progress()
+            far._flush()
+        far._socket.shutdown(socket.SHUT_WR)
+        far.close()
+        await world.owners[0].until(lambda: bool(world.owners[0].told("lost")), 5)
+        assert world.owners[0].payloads() in ([pattern(nbytes)], []) and near.ended
+
+
 async def test_a_reset_is_an_end() -> None:
     with ends() as world:
         near, far = await world.linked()
