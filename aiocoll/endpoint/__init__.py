@@ -5,6 +5,8 @@
     channel      one call's slice of the endpoint: the verbs
     message      one message that comes, is sent, or is waited for
     mailbox      point-to-point messages of one group: tags, any source
+    news         the words of errors that travel
+    inquiry      what the others answer when an operation is late
     failure      refusals, broken groups, lost peers, timeouts: how bad news travels
     core         the Endpoint that holds them together
 

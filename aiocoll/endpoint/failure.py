@@ -26,6 +26,7 @@ from ..wire.codec import pack_control
 from .channel import description_in
 from .inquiry import Inquiry
 from .message import Message, MessageReceive, MessageSend
+from .news import bound, facts, renewed, sayable, wrap
 from .operations import Operation
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from .core import Endpoint
     from .scope import Scope
 
-_TOLD_MAX: Final = 4096
-_TEXT_MAX: Final = 8000
 _ALL_TOLD_SIZE_MAX: Final = 64
 _FIRST_CLASS: Final = (PeerLostError, MismatchError)
 """Errors that the first call after them raises in their own class, where no call was pending."""
@@ -65,7 +64,7 @@ class Failure:
         """Sends a control message to one world rank."""
         if peer not in self.absent:
             if "text" in news:
-                news = {**news, "text": _sayable(news["text"])}
+                news = {**news, "text": sayable(news["text"])}
             self.endpoint.link(peer).submit(frame.CONTROL, group, call, 0, b"", memoryview(pack_control(news)))
 
     def heard(self, peer: int, group: int, call: int, news: dict[str, Any]) -> None:
@@ -88,13 +87,13 @@ class Failure:
                 self._broken_elsewhere(scope, peer, number, news)
             elif not self.endpoint.inbox.gone(group):
                 self._early[group] = (peer, number, news)
-                _bound(self._early)
+                bound(self._early)
         elif kind == "refused":
             if scope is not None:
                 self._refused_elsewhere(scope, call, news)
             elif not self.endpoint.inbox.gone(group):
                 self._early_refusals[group, call] = news
-                _bound(self._early_refusals)
+                bound(self._early_refusals)
         elif kind == "rejected":
             self._rejected(peer, group, call, news)
         elif kind == "rescinded":
@@ -121,7 +120,7 @@ class Failure:
         """This rank's own mistake in ``call``: tells the others and fails the call here."""
         if call.error is None:
             if not isinstance(error, (UsageError, SerializationError)):
-                error = _wrap(error, f"{call.label}: rank {call.scope.rank} failed: {type(error).__name__}: {error}")
+                error = wrap(error, f"{call.label}: rank {call.scope.rank} failed: {type(error).__name__}: {error}")
             self.tell_refusal(call.scope, call.number, error)
             call.fail(error)
 
@@ -185,7 +184,7 @@ class Failure:
         self.bad_news = True
         by = scope.rank if by is None else by
         emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
-        news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": by, **_facts(scope, error)}
+        news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": by, **facts(scope, error)}
         number = -1 if call is None else call.number
         linked = {link.peer for link in self.endpoint.transport.links()}
         for peer in scope.others():
@@ -220,7 +219,7 @@ class Failure:
         if isinstance(error, AiocollError) and peer not in scope.told:
             scope.told.add(peer)
             news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": scope.rank, "call": False}
-            self.tell(peer, scope.id, 0, {**news, **_facts(scope, error)})
+            self.tell(peer, scope.id, 0, {**news, **facts(scope, error)})
 
     def linked(self, peer: int) -> None:
         """A link to ``peer`` is made: it may wait for us in groups that are broken."""
@@ -392,45 +391,3 @@ class Failure:
         for call in list(scope.calls.values()):
             call.fail(GroupBrokenError(f"{call.label}: {text}"))
         scope.mailbox.close(lambda message: GroupBrokenError(f"{message.describe()}: {text}"))
-
-
-def _facts(scope: Scope, error: AiocollError) -> dict[str, Any]:
-    """What travels beside the text of an error, in world ranks."""
-    if isinstance(error, PeerLostError):
-        reason = scope.endpoint.failure.why(error.world_rank or 0)
-        return {"world": error.world_rank, "operation": error.operation, "reason": reason}
-    if isinstance(error, CollectiveTimeoutError):
-        return {"missing": [scope.ranks[rank] for rank in error.missing], "operation": error.operation}
-    return {}
-
-
-def renewed(error: AiocollError, operation: str) -> AiocollError:
-    """The same error for one more call."""
-    if isinstance(error, PeerLostError):
-        text = str(error).rpartition("; here in ")[0] or str(error)
-        return PeerLostError(
-            f"{text}; here in {operation}", rank=error.rank, world_rank=error.world_rank, host=error.host,
-            pid=error.pid, operation=operation,
-        )  # fmt: skip
-    if isinstance(error, CollectiveTimeoutError):
-        return CollectiveTimeoutError(
-            str(error), missing=error.missing, operation=error.operation, elapsed=error.elapsed
-        )
-    return type(error)(str(error))
-
-
-def _sayable(text: object) -> str:
-    """A text that fits a control message, whatever somebody put into an error."""
-    return str(text)[:_TEXT_MAX].encode(errors="backslashreplace").decode()
-
-
-def _bound(memory: dict[Any, Any]) -> None:
-    """News of groups that this rank never makes must not pile up: the oldest go."""
-    if len(memory) > _TOLD_MAX:
-        del memory[next(iter(memory))]
-
-
-def _wrap(error: BaseException, text: str) -> UsageError:
-    wrapped = UsageError(text)
-    wrapped.__cause__ = error
-    return wrapped

@@ -20,7 +20,7 @@ from ..algorithms import Algorithm
 from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
 from ..endpoint.channel import Call
-from ..endpoint.failure import renewed
+from ..endpoint.news import renewed
 from ..errors import AiocollError, GroupBrokenError, NotInitializedError, SerializationError, UsageError
 from ..ops import Op
 from ..tuning import choose
