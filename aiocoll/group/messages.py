@@ -58,7 +58,7 @@ class Messages(Objects):
         """Sends plain Python data to rank ``dst``; a receiver of what cannot be serialised is told so."""
         self._usable("send_object")
         try:
-            data = self._dumped(obj, "send_object")
+            data = self._dumped(obj, "send_object").bytes_now()
         except SerializationError as error:
             text = np.frombuffer(str(error).encode()[:4096], np.uint8)
             sending = self._sent("send_object", dst, tag, _REFUSED_META, text, timeout)

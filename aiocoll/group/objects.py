@@ -14,26 +14,53 @@ from numpy.typing import NDArray
 
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
+from ..buffers.layout import PIECE_BYTES
 from ..endpoint import Channel
 from ..errors import SerializationError, UsageError
 from ..wire.objects import dumps, loads
 from .calls import Posted
 from .movement import Movement
-from .packing import blob_of, read_blob
+from .packing import blob_of, fill, read_blob
 
 Body = Callable[[Channel], Awaitable[Any]]
 _INLINE_BYTES_MAX = 4096
 
 
+class Dumped:
+    """One object in wire form: its parts, of which large arrays are still the caller's."""
+
+    __slots__ = ("nbytes", "parts")
+
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.parts = parts
+        self.nbytes = sum(map(len, parts))
+
+    def __repr__(self) -> str:
+        return f"<Dumped {self.nbytes} bytes>"
+
+    def bytes_now(self) -> NDArray[np.uint8]:
+        """The message at once."""
+        return np.frombuffer(b"".join(self.parts), np.uint8)
+
+    async def data(self, ch: Channel) -> NDArray[np.uint8]:
+        """The message; a large one is put together piece by piece."""
+        if self.nbytes <= PIECE_BYTES:
+            return self.bytes_now()
+        whole, start = np.empty(self.nbytes, np.uint8), 0
+        for part in self.parts:
+            await fill(ch, np.frombuffer(part, np.uint8), whole[start : start + len(part)])
+            start += len(part)
+        return whole
+
+
 class Objects(Movement):
     """See API: broadcast_object to all_to_all_object."""
 
-    def _dumped(self, obj: Any, what: str) -> NDArray[np.uint8]:
+    def _dumped(self, obj: Any, what: str) -> Dumped:
         try:
-            data = b"".join(dumps(obj, allow_pickle=self._settings.allow_pickle))
+            return Dumped(dumps(obj, allow_pickle=self._settings.allow_pickle))
         except SerializationError as error:
             raise SerializationError(f"{what} on rank {self._scope.rank}: {error}") from error
-        return np.frombuffer(data, np.uint8)
 
     def _loaded(self, data: Any, source: int, what: str) -> Any:
         try:
@@ -54,7 +81,8 @@ class Objects(Movement):
             mine = self._dumped(obj, "broadcast_object") if self._scope.rank == where else None
 
             async def body(ch: Channel) -> Any:
-                return (await self._spread(ch, b"", mine, where, None))[1]
+                data = None if mine is None else await mine.data(ch)
+                return (await self._spread(ch, b"", data, where, None))[1]
 
             return f"broadcast_object root={where}", body
 
@@ -76,7 +104,7 @@ class Objects(Movement):
             async def body(ch: Channel) -> Any:
                 # Nobody is through before everybody is known to have an object that can be sent.
                 await self._barrier().run(ch)
-                return await self._collected(ch, b"", mine, where)
+                return await self._collected(ch, b"", await mine.data(ch), where)
 
             return f"gather_object root={where}", body
 
@@ -92,8 +120,9 @@ class Objects(Movement):
             mine = self._dumped(obj, "all_gather_object")
 
             async def body(ch: Channel) -> Any:
-                blobs = await share(ch, blob_of(b"", mine if mine.nbytes <= _INLINE_BYTES_MAX else None, mine.nbytes))
-                blocks = await self._blocks_of(ch, mine, [read_blob(blob) for blob in blobs])
+                data = await mine.data(ch)
+                blobs = await share(ch, blob_of(b"", data if data.nbytes <= _INLINE_BYTES_MAX else None, data.nbytes))
+                blocks = await self._blocks_of(ch, data, [read_blob(blob) for blob in blobs])
                 return [Parcel(b"", block) for block in blocks]
 
             return "all_gather_object", body
@@ -112,7 +141,8 @@ class Objects(Movement):
             mine = self._all_dumped(objs, "scatter_object") if self._scope.rank == where else None
 
             async def body(ch: Channel) -> Any:
-                return (await self._chosen("scatter", 1024 * ch.size).run(ch, mine, where, None)).data
+                parcels = None if mine is None else await _parcels(ch, mine)
+                return (await self._chosen("scatter", 1024 * ch.size).run(ch, parcels, where, None)).data
 
             return f"scatter_object root={where}", body
 
@@ -130,19 +160,23 @@ class Objects(Movement):
             mine = self._all_dumped(objs, "all_to_all_object")
 
             async def body(ch: Channel) -> Any:
-                return await self._exchanged(ch, mine)
+                return await self._exchanged(ch, await _parcels(ch, mine))
 
             return "all_to_all_object", body
 
         return self._made(turn, timeout, prepare, lambda parcels: self._all_loaded(parcels, "all_to_all_object"))
 
-    def _all_dumped(self, objs: Any, what: str) -> list[Parcel]:
+    def _all_dumped(self, objs: Any, what: str) -> list[Dumped]:
         size = self._scope.size
         if not isinstance(objs, (list, tuple)) or len(objs) != size:
             raise UsageError(f"{what} on rank {self._scope.rank}: a list of one object per rank ({size}) is needed")
-        return [Parcel(b"", self._dumped(obj, f"{what}, object {number}")) for number, obj in enumerate(objs)]
+        return [self._dumped(obj, f"{what}, object {number}") for number, obj in enumerate(objs)]
 
     def _all_loaded(self, parcels: Any, what: str) -> list[Any] | None:
         if parcels is None:
             return None
         return [self._loaded(parcel.data, source, what) for source, parcel in enumerate(parcels)]
+
+
+async def _parcels(ch: Channel, objects: Sequence[Dumped]) -> list[Parcel]:
+    return [Parcel(b"", await each.data(ch)) for each in objects]
