@@ -22,7 +22,8 @@ class Settings:
     spin_seconds: float = 100e-6
     """How long a blocking call looks before it sleeps."""
     unreceived_bytes_max: int = 64 << 20
-    """Data that may lie unreceived at one peer; more is offered first and sent when a receive takes it."""
+    """Data that may lie unreceived at one peer; more is offered first and sent when a receive takes it. The same on all
+    ranks: a peer that sends far more than this is cut off."""
     segment_bytes: int = 256 << 10
     """Payloads that are folded while they arrive are folded in pieces of this size, which stay in cache."""
     look_seconds: float = 1.0

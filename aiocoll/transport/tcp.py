@@ -15,6 +15,7 @@ from typing import Any, Final
 from ..errors import WireError
 from ..wire.frame import CREDIT, FrameReader, FrameSink, pack_header
 from .base import Link, Owner, Queued, Sent
+from .item import Item
 from .tcp_connect import Dial, Porch, TcpWorld, unacknowledged
 
 _log = logging.getLogger("aiocoll.transport")
@@ -24,26 +25,6 @@ _JOINED_BYTES_MAX: Final = 1024
 _RETRY_SECONDS: Final = 0.2
 _WELCOME: Final = pack_header(CREDIT, 0, 0, 0, 0, 0, 0)
 """A frame that says nothing: it tells the side that dialled that its connection is the link."""
-
-
-class _Item:
-    """One queued frame: the bytes still to be sent, in order."""
-
-    __slots__ = ("begun", "parts", "sent")
-
-    def __init__(self, parts: list[memoryview]) -> None:
-        self.parts, self.begun = parts, False
-        self.sent: Sent | None = None
-
-    def skip(self, nbytes: int) -> int:
-        """Drops what was sent; returns how much of ``nbytes`` belongs to later items."""
-        self.begun = self.begun or nbytes > 0
-        while self.parts and nbytes >= len(self.parts[0]):
-            nbytes -= len(self.parts.pop(0))
-        if self.parts and nbytes:
-            self.parts[0] = self.parts[0][nbytes:]
-            nbytes = 0
-        return nbytes
 
 
 class TcpLink:
@@ -57,7 +38,7 @@ class TcpLink:
     def __init__(self, port: TcpTransport, peer: int, sink: FrameSink) -> None:
         self._port, self._loop, self.peer = port, port.loop, peer
         self._reader = FrameReader(sink)
-        self._queue: deque[_Item] = deque()
+        self._queue: deque[Item] = deque()
         self._socket: socket.socket | None = None
         self._writing = False
         self.dial: Dial | None = None
@@ -100,7 +81,7 @@ class TcpLink:
         else:
             done = 0
         parts = [memoryview(head)] if not nbytes else [memoryview(head), payload]
-        item = _Item(parts)
+        item = Item(parts)
         item.skip(done)
         self._queue.append(item)
         if self.ready:
