@@ -17,7 +17,7 @@ from environment import ROOT, clean_environment, prepare, say
 def main() -> int:
     """Runs the tests; gives pytest's exit status."""
     parser = argparse.ArgumentParser(description="Run all tests, lint and types included.", allow_abbrev=False)
-    parser.add_argument("--quick", action="store_true", help="the first minute's worth: leaves out what is marked slow")
+    parser.add_argument("--quick", action="store_true", help="leave out what is marked slow")
     parser.add_argument("--coverage", action="store_true", help="measure coverage; its report comes before the tests'")
     options, rest = parser.parse_known_args()
     python = prepare("dev", "examples")
