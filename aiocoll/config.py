@@ -28,8 +28,8 @@ class Settings:
     """Payloads that are folded while they arrive are folded in pieces of this size, which stay in cache."""
     look_seconds: float = 1.0
     """A collective that waits so long asks those it waits for, once, whether they made the same call."""
-    slice_bytes: int = 1 << 20
-    """Copies and folds of more than this return to the event loop in between."""
+    breath_seconds: float = 0.002
+    """Long local work gives the event loop a turn as soon as the loop's present round has lasted so long."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

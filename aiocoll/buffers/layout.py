@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 DType = np.dtype[Any]
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 256 << 10
 
 
 def native(dtype: DType) -> DType:

@@ -69,7 +69,7 @@ class Simulation:
         crashes = () if crash is None else (crash,) if isinstance(crash, Crash) else tuple(crash)
         self.size, self.seed, self.timeout = size, seed, timeout
         self.crashes = check_crashes(crashes, size)
-        self.settings = replace(settings or Settings(), spin_seconds=0.0, look_seconds=math.inf)
+        self.settings = replace(settings or Settings(), spin_seconds=0.0, look_seconds=math.inf, breath_seconds=0.0)
         self.network = Network(size, generator=random.Random(f"network {seed}"), **network)
         self.now, self.steps = 0.0, 0
         self.endpoints: dict[int, Endpoint] = {}

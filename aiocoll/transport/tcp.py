@@ -19,7 +19,7 @@ from .item import Item
 from .tcp_connect import Dial, Porch, TcpWorld, unacknowledged
 
 _log = logging.getLogger("aiocoll.transport")
-_TURN_BYTES: Final = 1 << 20
+_TURN_BYTES: Final = 256 << 10
 """What one call of progress moves at most each way: less than a millisecond of a core."""
 _JOINED_BYTES_MAX: Final = 1024
 _RETRY_SECONDS: Final = 0.2
