@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from aiocoll.algorithms import Algorithm, all_of, find
+from aiocoll.algorithms import Algorithm, all_of, find, registry
 from aiocoll.errors import UsageError
 from aiocoll.ops import Op
 from aiocoll.tuning.model import cost
@@ -51,7 +51,11 @@ def choose(
 
 
 def check_override(override: Mapping[str, str]) -> None:
-    """Raises UsageError for collectives and algorithms that do not exist, with those that do."""
+    """Raises UsageError for collectives and algorithms that do not exist, with those that do.
+
+    Loads the algorithms, so that the first call on a running loop need not.
+    """
+    registry()
     for collective, name in override.items():
         find(collective, name)
 
