@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from .config import Settings
 from .endpoint import Endpoint, Member
-from .errors import UsageError
+from .errors import AiocollError, UsageError
 from .group import Group
 from .group.calls import identifier
 from .observe import report
@@ -35,6 +35,7 @@ T = TypeVar("T")
 _TRANSPORTS: Final = ("auto", "shm", "tcp", "inproc")
 _LEAVING_SECONDS: Final = 5.0
 _LEAVING_BROKEN_SECONDS: Final = 1.0
+_INQUEST_SECONDS: Final = (0.05, 1.0)
 _DEFAULT_JOB: Final = "aiocoll"
 _switches: WeakValueDictionary[int, Switch] = WeakValueDictionary()
 
@@ -176,8 +177,18 @@ class _Wanted:
         )
         endpoint = Endpoint(meeting.rank, members, loop, self._transport_of(meeting, loop), self.settings)
         scope = endpoint.enter(identifier("world", meeting.world), tuple(range(meeting.size)), self.name)
+        inquests: set[asyncio.Task[None]] = set()  # a loop holds its tasks only weakly
+
+        def inquest(peer: int, reason: str) -> None:
+            task = loop.create_task(_find_out(endpoint, meeting, peer, reason))
+            inquests.add(task)
+            task.add_done_callback(inquests.discard)
+
+        endpoint.inquest = inquest
 
         async def shut() -> None:
+            for task in inquests:
+                task.cancel()
             await _shut(endpoint, meeting)
 
         return Group(endpoint, scope, self.settings, timeout=self.timeout, shut=shut)
@@ -198,6 +209,22 @@ class _Wanted:
         addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
         world = TcpWorld(meeting.rank, meeting.size, addresses, self.secret, self.job, meeting.world)
         return TcpTransport(loop, world, self._listener)
+
+
+async def _find_out(endpoint: Endpoint, meeting: Meeting, peer: int, reason: str) -> None:
+    """Whether a rank that was not reached has left, and others go on among themselves, or died and breaks its groups.
+
+    Only what is certain counts: a process that is seen to have ended, and has not said that it leaves."""
+    pause, pause_max = _INQUEST_SECONDS
+    try:
+        while not endpoint.closed and (died := await meeting.died(peer)) is not False:
+            if died:
+                endpoint.failure.died(peer, f"its process ended ({reason})")
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, pause_max)
+    except (AiocollError, OSError):
+        pass  # a store that is gone knows nothing
 
 
 async def _shut(endpoint: Endpoint, meeting: Meeting) -> None:

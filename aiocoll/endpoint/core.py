@@ -131,6 +131,8 @@ class Endpoint:
         self._look: asyncio.TimerHandle | None = None
         self._parked_at: dict[Operation, float] = {}
         self._round_began, self._round_ends = 0.0, False
+        self.inquest: Callable[[int, str], None] | None = None
+        """Who finds out whether a rank that was not reached has left or died, and tells ``failure.died``."""
         transport.attach(self)
 
     def __repr__(self) -> str:
@@ -164,6 +166,8 @@ class Endpoint:
 
     def unreached(self, peer: int, reason: str) -> None:
         self.failure.left(peer, reason)
+        if self.inquest is not None:
+            self.inquest(peer, reason)
 
     # -- groups
 

@@ -330,6 +330,11 @@ class Failure:
         for inquiry in list(self.inquiries.values()):
             inquiry.answered(peer, {})
 
+    def died(self, peer: int, reason: str) -> None:
+        """``peer``, gone before any link to it was made, has not left: it died."""
+        self.absent.pop(peer, None)
+        self.lost(peer, reason)
+
     def in_vain(self, call: Call, peer: int) -> NoReturn:
         """A call needs a rank that is gone: breaks the group and raises."""
         error = self.loss(peer, call.scope, call.label)

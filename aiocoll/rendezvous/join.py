@@ -239,6 +239,7 @@ class _Joining:
             store=prefix(self.store, self.rounds.key("kv/")),
             where=self.where,
             at_leaving=[self._leave],
+            died=self._died,
         )
 
     def _why_refused(self, members: tuple[Claim, ...]) -> str:
@@ -259,6 +260,16 @@ class _Joining:
         # The counter spares all but the last one reading the log; where somebody has died, the next round clears up.
         if await self.store.add(self.rounds.key("left")) == self.size:
             await self.rounds.end()
+
+    async def _died(self, rank: int) -> bool | None:
+        members = (await self.rounds.look()).members
+        if members is None:
+            return None
+        claim = members[rank]
+        dead = claim.is_dead()  # asked first: what a process says, it says before it ends
+        if claim.nonce in (await self.rounds.look()).left:
+            return False
+        return True if dead else None
 
     # ------------------------------------------------------------------------------------- giving up
 

@@ -17,6 +17,7 @@ LEAVE_SECONDS_MAX = 5.0
 log = logging.getLogger("aiocoll.rendezvous")
 
 Cleanup = Callable[[], Awaitable[None]]
+Inquest = Callable[[int], Awaitable[bool | None]]
 
 
 class Meeting:
@@ -24,7 +25,8 @@ class Meeting:
 
     ``rank`` is mine of ``size``; ``world`` a random number that only this world has; ``members`` what each rank said
     of itself, in rank order; ``store`` a place for keys of this world alone (closed by `leave`); ``where`` the
-    address, for messages.
+    address, for messages. ``died`` tells what is known of a rank that cannot be reached: True, its process has
+    certainly ended and never said that it leaves; False, it left; None, neither.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class Meeting:
         store: Store,
         where: str,
         at_leaving: list[Cleanup] | None = None,
+        died: Inquest | None = None,
     ) -> None:
         self.rank, self.size, self.world, self.members = rank, size, world, members
         self.store, self.where = store, where
         self._at_leaving: list[Cleanup] = list(at_leaving or ())
+        self.died: Inquest = died or _unknown
 
     def __repr__(self) -> str:
         return f"<Meeting rank {self.rank} of {self.size} at {self.where}, world {self.world:016x}>"
@@ -56,6 +60,10 @@ class Meeting:
             return
         emit("meeting_left", rank=self.rank, size=self.size, world=self.world)
         await clean_up(cleanups)
+
+
+async def _unknown(rank: int) -> bool | None:
+    return None
 
 
 async def clean_up(cleanups: list[Cleanup]) -> None:

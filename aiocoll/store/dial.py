@@ -109,6 +109,8 @@ class _Attempt:
         """One connection and handshake; OSError is worth another try, the other errors are not."""
         loop = asyncio.get_running_loop()
         sock = socket.socket(family, socket.SOCK_STREAM)
+        # The port that the kernel picks for us may be one that somebody wants to listen on a minute later.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         try:
             try:

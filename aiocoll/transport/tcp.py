@@ -229,7 +229,7 @@ class TcpLink:
             if item.sent is not sent:
                 continue
             item.sent = None
-            if keep or item.begun:
+            if not self.ended and (keep or item.begun):
                 item.parts = [memoryview(bytes(part)) for part in item.parts]
                 return False
             self._queue.remove(item)
@@ -247,8 +247,9 @@ class TcpLink:
         if self.ended:
             return
         tell = self._port.owner_unreached if self._socket is None else self._port.owner_lost
+        self.ended, self.ready = True, False
+        tell(self.peer, reason)  # before what waits here ends: it ends with its group, and by the same error
         self.close(reason)
-        tell(self.peer, reason)
 
     def _stop_retry(self) -> None:
         if self.retry is not None:

@@ -117,6 +117,8 @@ class Dial:
             self._socket = socket.socket(found[0], socket.SOCK_STREAM)
             self._socket.setblocking(False)
             tune(self._socket)
+            # The port that the kernel picks for us may be one that somebody wants to listen on a minute later.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             code = self._socket.connect_ex(found[4])
         except OSError as error:
             code = error.errno or errno.EINVAL

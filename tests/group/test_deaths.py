@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +84,76 @@ def test_a_process_that_ends_is_lost_to_pending_calls_messages_and_large_sends()
         assert type(await outcome(group.barrier())) is GroupBrokenError
 
     ranks(4, main, "process", faults=Crash(DEAD), timeout=30.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_that_ended_a_message_is_over_for_the_calls_after_it(seed: int) -> None:
+    async def main(group: Group) -> None:
+        waiting = asyncio.ensure_future(outcome(group.recv((group.rank - 1) % group.size, tag=7)))
+        await asyncio.sleep(0)
+        await group.barrier()
+        if group.rank == DEAD:
+            while True:
+                await group.send(1, 3)
+        error = await waiting
+        assert is_loss(error, DEAD) and isinstance(error, PeerLostError) and "recv" in error.operation
+        later = await outcome(group.barrier())
+        assert type(later) is GroupBrokenError and is_loss(later.cause, DEAD)
+
+    ranks(4, main, "sim", faults=Crash(DEAD, frames=40), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_news_of_a_loss_stay_short_however_often_they_are_passed_on(seed: int) -> None:
+    async def main(group: Group) -> None:
+        error = await until_it_fails(group)
+        assert is_loss(error, DEAD) and str(error).count(" is lost: ") == 1, error
+        assert str(error).count("here in") == 1
+
+    ranks(9, main, "sim", faults=Crash(DEAD, frames=17), seed=seed)
+
+
+async def until_it_has_ended(group: Group) -> None:
+    """Until the process of DEAD is gone."""
+    pid = group._endpoint.members[DEAD].pid
+    while True:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return
+        except OSError:
+            return
+        await asyncio.sleep(0.01)
+
+
+def test_who_receives_from_anyone_hears_of_a_death_before_the_first_link() -> None:
+    async def main(group: Group) -> None:
+        if group.rank == DEAD:
+            os._exit(9)
+        await until_it_has_ended(group)
+        assert is_loss(await outcome(group.recv()), DEAD)
+        assert type(await outcome(group.barrier())) is GroupBrokenError
+
+    ranks(4, main, "process", faults=Crash(DEAD), timeout=30.0)
+
+
+def test_one_that_left_before_the_first_link_is_no_loss_to_who_receives_from_anyone() -> None:
+    async def main(group: Group) -> None:
+        if group.rank == DEAD:
+            return
+        await until_it_has_ended(group)
+        endpoint = group._endpoint
+        if group.rank == 0:
+            waiting = asyncio.ensure_future(group.recv())
+            while DEAD not in endpoint.failure.absent or len(asyncio.all_tasks()) > 2:
+                await asyncio.sleep(0.01)  # until it was looked into
+            await group.send(1, 1)
+            assert await waiting == 7
+        elif group.rank == 1:
+            assert await group.recv(0) == 1
+            await group.send(7, 0)
+        assert group.broken is None
+
+    ranks(3, main, "process", timeout=30.0)
 
 
 def last_words(child: int, read: int, write: int) -> list[str]:
