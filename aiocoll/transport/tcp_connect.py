@@ -243,7 +243,10 @@ class _Stranger:
 
     def _take(self, data: bytes) -> None:
         if not data:
-            self._drop(str(self._hello.eof()))
+            # A member that hangs up after its hello has been connected the other way round meanwhile, which is no news;
+            # nor is somebody who says nothing at all.
+            quiet = self._hello.theirs is not None or not self._hello.begun
+            self._drop(str(self._hello.eof()), logging.INFO if quiet else logging.WARNING)
             return
         try:
             answer = self._hello.feed(data)
@@ -279,11 +282,11 @@ class _Stranger:
         self._porch.loop.remove_reader(self._socket.fileno())
         self._porch.strangers.discard(self)
 
-    def _drop(self, reason: str | None) -> None:
+    def _drop(self, reason: str | None, level: int = logging.WARNING) -> None:
         self.close()
         if reason is not None:
-            _log.warning(
-                "rank %d closed a connection from %s: %s", self._porch.world.rank, self._where, reason[:300]
+            _log.log(
+                level, "rank %d closed a connection from %s: %s", self._porch.world.rank, self._where, reason[:300]
             )
 
     def close(self) -> None:

@@ -163,6 +163,11 @@ class _Machine:
             self._buffer.clear()
             raise
 
+    @property
+    def begun(self) -> bool:
+        """Whether the other side has said anything."""
+        return self._received > 0
+
     def eof(self) -> WireError:
         """The error to raise when the other side closed before the handshake was done."""
         return WireError(f"the other side closed the connection after {self._received} bytes of the handshake")
