@@ -7,6 +7,7 @@
     mailbox      point-to-point messages of one group: tags, any source
     news         the words of errors that travel
     inquiry      what the others answer when an operation is late
+    scope        what is kept of one group: members, calls under way, calls that are over
     failure      refusals, broken groups, lost peers, timeouts: how bad news travels
     core         the Endpoint that holds them together
 
@@ -15,7 +16,6 @@ The rule: everything here is synchronous and runs in the thread of the loop; a v
 
 from .channel import Channel
 from .core import Endpoint, Member
-from .operations import Parcel
 from .scope import Scope
 
-__all__ = ["Channel", "Endpoint", "Member", "Parcel", "Scope"]
+__all__ = ["Channel", "Endpoint", "Member", "Scope"]

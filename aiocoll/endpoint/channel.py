@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..ops import Op
-    from .core import Endpoint
     from .scope import Scope
 
 _LENGTH: Final = struct.Struct("<H")
@@ -85,7 +84,7 @@ class Call:
             if not sending.done:
                 self.endpoint.inbox.retract(sending)
         self.sendings.clear()
-        for operation in [operation for operation in self.endpoint.parked if getattr(operation, "call", None) is self]:
+        for operation in [operation for operation in self.endpoint.parked if operation.call is self]:
             operation.finish(error)
 
     def over(self) -> None:
@@ -242,8 +241,3 @@ class Channel:
     async def breathe(self) -> None:
         """Gives the event loop a turn between two long pieces of local work."""
         await self.call.endpoint.breathe()
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint below."""
-        return self.call.endpoint

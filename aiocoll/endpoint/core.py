@@ -20,7 +20,7 @@ from ..observe import emit
 from ..transport.base import Link, Transport
 from ..transport.inproc import Loopback
 from ..wire import frame
-from ..wire.codec import unpack_control
+from ..wire.codec import CONTROL_BYTES_MAX, unpack_control
 from ..wire.frame import Landing
 from .failure import Failure
 from .inbox import Inbox
@@ -29,8 +29,6 @@ from .scope import Scope
 
 if TYPE_CHECKING:
     from .channel import Call
-
-_CONTROL_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class PeerSink:
         if kind == frame.MESSAGE:
             return self.inbox.message(self.peer, group, call, step, meta, length)
         if kind == frame.CONTROL:
-            if length > _CONTROL_BYTES_MAX:
+            if length > CONTROL_BYTES_MAX:
                 raise WireError(f"control frame of {length} bytes")
             endpoint, peer = self.endpoint, self.peer
             return _Letter(length, lambda data: endpoint.failure.heard(peer, group, call, unpack_control(data)))
@@ -216,7 +214,7 @@ class Endpoint:
 
     def park(self, operation: Operation) -> None:
         """``operation`` sleeps on its future from now on, and its deadline is watched."""
-        call = call_of(operation)
+        call = operation.call
         if call is not None:
             if not call.compared:  # what comes from now on is compared when it comes
                 call.compared = True
@@ -239,11 +237,6 @@ class Endpoint:
         began = self._parked_at.pop(operation, None)
         if began is not None:
             self.waited_seconds += self.loop.time() - began
-
-    def watch(self, deadline: float) -> None:
-        """Makes sure that somebody looks at ``deadline``."""
-        if deadline < self._sweep_at:
-            self._arm(deadline)
 
     def _arm(self, when: float) -> None:
         if self._sweep is not None:
@@ -273,7 +266,7 @@ class Endpoint:
         now = self.loop.time()
         waiting: dict[Call, set[int]] = {}
         for operation in self.parked:
-            call = call_of(operation)
+            call = operation.call
             if call is not None and not call.looked and not operation.done:
                 waiting.setdefault(call, set()).add(operation.peer)
         soonest = math.inf
@@ -337,8 +330,3 @@ class Endpoint:
         self.transport.close()
         self.scopes.clear()
         emit("endpoint_closed", rank=self.rank)
-
-
-def call_of(operation: Operation) -> Call | None:
-    """The collective call that an operation belongs to, if any."""
-    return getattr(operation, "call", None)

@@ -25,9 +25,10 @@ from ..wire import frame
 from ..wire.codec import pack_control
 from .channel import description_in
 from .inquiry import Inquiry
-from .message import Message, MessageReceive, MessageSend
-from .news import bound, facts, renewed, sayable, wrap
+from .message import TAG_MASK, Message, MessageReceive, MessageSend
+from .news import facts, renewed, sayable, wrap
 from .operations import Operation
+from .scope import bound
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _ALL_TOLD_SIZE_MAX: Final = 64
+_TOLD_MAX: Final = 4096  # groups that this rank never made, of which news are kept
 _FIRST_CLASS: Final = (PeerLostError, MismatchError)
 """Errors that the first call after them raises in their own class, where no call was pending."""
 
@@ -87,13 +89,13 @@ class Failure:
                 self._broken_elsewhere(scope, peer, number, news)
             elif not self.endpoint.inbox.gone(group):
                 self._early[group] = (peer, number, news)
-                bound(self._early)
+                bound(self._early, _TOLD_MAX)
         elif kind == "refused":
             if scope is not None:
                 self._refused_elsewhere(scope, call, news)
             elif not self.endpoint.inbox.gone(group):
                 self._early_refusals[group, call] = news
-                bound(self._early_refusals)
+                bound(self._early_refusals, _TOLD_MAX)
         elif kind == "rejected":
             self._rejected(peer, group, call, news)
         elif kind == "rescinded":
@@ -160,7 +162,7 @@ class Failure:
     def reject(self, scope: Scope, message: Message, text: str) -> None:
         """A message that is not whole yet does not fit its receive: the sender, if still at it, hears of it too."""
         news = {"t": "rejected", "step": message.step, "text": text}
-        self.tell(message.source, scope.id, message.tag & ((1 << 64) - 1), news)
+        self.tell(message.source, scope.id, message.tag & TAG_MASK, news)
 
     def _rejected(self, peer: int, group: int, tag: int, news: dict[str, Any]) -> None:
         key = (peer, frame.MESSAGE, group, tag, int(news.get("step") or 0))
@@ -345,7 +347,7 @@ class Failure:
 
     def late(self, operation: Operation) -> None:
         """The deadline of something that waits has passed."""
-        call: Call | None = getattr(operation, "call", None)
+        call = operation.call
         if isinstance(operation, MessageReceive):
             operation.scope.mailbox.withdraw(operation)
             elapsed = self.endpoint.loop.time() - operation.began

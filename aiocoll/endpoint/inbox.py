@@ -16,9 +16,10 @@ import numpy as np
 from ..buffers import flat_bytes
 from ..errors import WireError
 from ..wire import frame
-from ..wire.frame import Landing
+from ..wire.frame import Landing, pour
 from .mailbox import Mailbox
-from .operations import EMPTY, FRAME_COST, Drain, Outgoing, Receive, cost
+from .operations import EMPTY, Drain, Outgoing, Receive, cost
+from .scope import bound
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -63,13 +64,7 @@ class Arrival:
 
     def pour(self, landing: Landing) -> None:
         """Hands what is here, and what still comes, to the receive that wanted it."""
-        view, position = self._data[: self._position], 0
-        while position < len(view):
-            window = landing.window()
-            nbytes = min(len(window), len(view) - position)
-            window[:nbytes] = view[position : position + nbytes]
-            position += nbytes
-            landing.advance(nbytes)
+        pour(self._data[: self._position], landing)
         self._data = EMPTY
         self._forward = landing
         if self.whole:
@@ -107,7 +102,7 @@ class Inbox:
         ticket: Callable[[], Outgoing],
     ) -> Outgoing | None:  # fmt: skip
         """Sends DATA or MESSAGE number ``key`` = (group, call, step); None when the payload may be reused already."""
-        price = FRAME_COST + len(meta) + (0 if payload is None else len(payload))
+        price = cost(meta, 0 if payload is None else len(payload))
         group, call, step = key
         link = self.endpoint.link(peer)
         if self._unreceived[peer] + price <= self._bound:
@@ -176,7 +171,7 @@ class Inbox:
         key = (peer, group, call, step)
         receive = self.expected.pop(key, None)
         if receive is not None:
-            self.consumed(peer, FRAME_COST + len(meta) + length)
+            self.consumed(peer, cost(meta, length))
             if not self._begin(receive, meta, length):
                 return Drain()
             self._landing[peer] = receive
@@ -320,11 +315,11 @@ class Inbox:
     def consumed(self, peer: int, price: int) -> None:
         """Data of ``peer`` needs no memory any more; says so now and then, so that the peer may send on."""
         owed = self._owed[peer] + price
-        if owed >= self._credit_step:
-            owed_now, owed = owed, 0
+        if owed < self._credit_step:
+            self._owed[peer] = owed
+        else:
             self._owed[peer] = 0
-            self.endpoint.link(peer).submit(frame.CREDIT, 0, owed_now, 0, b"", None)
-        self._owed[peer] = owed
+            self.endpoint.link(peer).submit(frame.CREDIT, 0, owed, 0, b"", None)
 
     # -- forgetting
 
@@ -365,8 +360,7 @@ class Inbox:
         self._drop([key for key in self.arrived if key[1] == scope.id])
         self._early.pop(scope.id, None)
         self._gone[scope.id] = None
-        if len(self._gone) > _GONE_MAX:
-            del self._gone[next(iter(self._gone))]
+        bound(self._gone, _GONE_MAX)
 
     def _drop(self, keys: list[Key]) -> None:
         for key in keys:

@@ -1,6 +1,6 @@
 """What bad news is made of: the words of an error that travel, and the same error for whoever hears of it later.
 
-The rule: whatever somebody put into an error fits a control message, and what is remembered is bounded.
+The rule: whatever somebody put into an error fits a control message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from ..errors import AiocollError, CollectiveTimeoutError, PeerLostError, UsageE
 if TYPE_CHECKING:
     from .scope import Scope
 
-_TOLD_MAX: Final = 4096
 _TEXT_MAX: Final = 8000
 
 
@@ -44,12 +43,6 @@ def renewed(error: AiocollError, operation: str) -> AiocollError:
 def sayable(text: object) -> str:
     """A text that fits a control message, whatever somebody put into an error."""
     return str(text)[:_TEXT_MAX].encode(errors="backslashreplace").decode()
-
-
-def bound(memory: dict[Any, Any]) -> None:
-    """News of groups that this rank never makes must not pile up: the oldest go."""
-    if len(memory) > _TOLD_MAX:
-        del memory[next(iter(memory))]
 
 
 def wrap(error: BaseException, text: str) -> UsageError:

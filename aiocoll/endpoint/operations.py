@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 DRAIN: Final = memoryview(bytearray(256 * 1024))
 """Where bytes go that nobody wants any more."""
-
-
 EMPTY: Final = memoryview(bytearray())
 NOTHING: Final = np.empty(0, np.uint8)
 FRAME_COST: Final = 128
@@ -44,10 +42,7 @@ class Parcel(NamedTuple):
 class Drain:
     """The landing of a payload that nobody wants."""
 
-    __slots__ = ("_after",)
-
-    def __init__(self, after: Callable[[], None] | None = None) -> None:
-        self._after = after
+    __slots__ = ()
 
     def window(self) -> memoryview:
         return DRAIN
@@ -56,14 +51,16 @@ class Drain:
         return
 
     def complete(self) -> None:
-        if self._after is not None:
-            self._after()
+        return
 
 
 class Operation:
     """A send or receive that may still be under way; awaiting it gives its value or raises its error."""
 
     __slots__ = ("deadline", "done", "endpoint", "error", "peer", "value", "waiter")
+
+    call: Call | None = None
+    """The collective call that it belongs to, if any."""
 
     def __init__(self, endpoint: Endpoint, peer: int, deadline: float) -> None:
         self.endpoint, self.peer, self.deadline = endpoint, peer, deadline
@@ -94,7 +91,7 @@ class Operation:
         if not self.done:
             endpoint = self.endpoint
             endpoint.hurry(self)
-            call: Call | None = getattr(self, "call", None)
+            call = self.call
             if call is not None and call.error is not None:  # it failed before anybody slept on this operation
                 self.finish(call.error)
             if not self.done:
@@ -123,6 +120,7 @@ class Sending(Outgoing):
     """A send of a collective whose payload is not with the kernel yet."""
 
     __slots__ = ("call",)
+    call: Call
 
     def __init__(self, call: Call, peer: int) -> None:
         super().__init__(call.endpoint, peer, call.deadline)
@@ -154,6 +152,7 @@ class Receive(Operation):
     """A receive of known length, straight into the caller's array."""
 
     __slots__ = ("_position", "_view", "call", "drain", "key", "nbytes")
+    call: Call
 
     def __init__(self, call: Call, peer: int, step: int, nbytes: int, view: memoryview | None) -> None:
         super().__init__(call.endpoint, peer, call.deadline)

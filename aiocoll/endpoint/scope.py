@@ -5,7 +5,7 @@ The rule: everything here is bounded, so that a long run stays flat.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import AiocollError
 
@@ -57,12 +57,16 @@ class Scope:
         self.over[number] = description
         if failed:
             self.failed[number] = None
-        for memory in (self.over, self.failed):
-            if len(memory) > _REMEMBERED_MAX:
-                del memory[next(iter(memory))]
+        bound(self.over, _REMEMBERED_MAX)
+        bound(self.failed, _REMEMBERED_MAX)
 
     def refuse(self, number: int, error: BaseException) -> None:
         """A peer refused a call that this rank has not made yet."""
         self.refused[number] = error
-        if len(self.refused) > _REMEMBERED_MAX:
-            del self.refused[next(iter(self.refused))]
+        bound(self.refused, _REMEMBERED_MAX)
+
+
+def bound(memory: dict[Any, Any], most: int) -> None:
+    """What is remembered must not pile up: the oldest goes."""
+    if len(memory) > most:
+        del memory[next(iter(memory))]

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import WireError
-from ..wire.frame import FrameSink
+from ..wire.frame import HEADER_BYTES, FrameSink, pour
 from .base import Link, Owner, Queued, Sent
 
 _Frame = tuple[int, int, int, int, int, bytes, bytes]
-_HEADER_BYTES = 40
 
 
 class Switch:
@@ -63,7 +62,7 @@ class InprocLink:
         if self._closed or self.peer in switch.down or port.rank in switch.down:
             return None
         data = b"" if payload is None else bytes(payload)
-        nbytes = _HEADER_BYTES + len(meta) + len(data)
+        nbytes = HEADER_BYTES + len(meta) + len(data)
         self.bytes_sent += nbytes
         arriving = (kind, 0, group, call, step, meta, data)
         target = switch.ports.get(self.peer)
@@ -87,7 +86,7 @@ class InprocLink:
         kind, epoch, group, call, step, meta, data = self._queue.popleft()
         if self._closed or self._port.rank in self._port.switch.down:
             return
-        self.bytes_received += _HEADER_BYTES + len(meta) + len(data)
+        self.bytes_received += HEADER_BYTES + len(meta) + len(data)
         try:
             _hand_over(self._sink, (kind, epoch, group, call, step, meta, data))
         except WireError as error:
@@ -140,13 +139,7 @@ def _hand_over(sink: FrameSink, arrived: tuple[int, int, int, int, int, bytes, A
     landing = sink.arriving(kind, epoch, group, call, step, meta, len(data))
     if landing is None:
         return
-    view, position = memoryview(data), 0
-    while position < len(view):
-        window = landing.window()
-        nbytes = min(len(window), len(view) - position)
-        window[:nbytes] = view[position : position + nbytes]
-        position += nbytes
-        landing.advance(nbytes)
+    pour(memoryview(data), landing)
     landing.complete()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import os
 import socket
@@ -20,13 +19,13 @@ from ..wire.hello import RANK, ClientHello, Identity, Reason, Refused, ServerHel
 
 _log = logging.getLogger("aiocoll.transport")
 _STRANGER_SECONDS: Final = 5.0
-_BACKLOG_MIN: Final = 128
+_BACKLOG: Final = 128
 _PAUSE_SECONDS: Final = 0.2
 _SHORT_OF: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 """What this process or host lacks says nothing about the peer, and may be there a moment later."""
 
 
-def listen(host: str, port: int = 0, *, backlog: int = _BACKLOG_MIN) -> socket.socket:
+def listen(host: str, port: int = 0) -> socket.socket:
     """A listening non-blocking socket on exactly ``host`` (a numeric address)."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -34,18 +33,13 @@ def listen(host: str, port: int = 0, *, backlog: int = _BACKLOG_MIN) -> socket.s
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4])
-        listener.listen(max(backlog, _BACKLOG_MIN))
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise UsageError(
             f"cannot listen on {host}: {error.strerror or error}; AIOCOLL_HOST must be a numeric address of this host"
         ) from error
     return listener
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a numeric address can only be reached from this host."""
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def tune(connection: socket.socket) -> None:

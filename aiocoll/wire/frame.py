@@ -34,7 +34,7 @@ BODY_MESSAGE: Final = 8
 CREDIT: Final = 9
 CONTROL: Final = 10
 BYE: Final = 11
-KIND_MAX: Final = 11
+KIND_MAX: Final = BYE
 
 
 def pack_header(kind: int, epoch: int, group: int, call: int, step: int, meta_bytes: int, length: int) -> bytes:
@@ -54,6 +54,17 @@ class Landing(Protocol):
 
     def complete(self) -> None:
         """The whole payload is in."""
+
+
+def pour(data: memoryview, landing: Landing) -> None:
+    """Puts ``data``, a part of one payload, into ``landing``."""
+    position = 0
+    while position < len(data):
+        window = landing.window()
+        nbytes = min(len(window), len(data) - position)
+        window[:nbytes] = data[position : position + nbytes]
+        position += nbytes
+        landing.advance(nbytes)
 
 
 class FrameSink(Protocol):
@@ -157,13 +168,11 @@ class FrameReader:
     def _deliver(self) -> None:
         landing = self._landing
         assert landing is not None
-        while self._missing and self._start < self._end:
-            window = landing.window()
-            nbytes = min(len(window), self._missing, self._end - self._start)
-            window[:nbytes] = self._view[self._start : self._start + nbytes]
-            self._start += nbytes
-            self._missing -= nbytes
-            landing.advance(nbytes)
+        start = self._start
+        nbytes = min(self._missing, self._end - start)
+        self._start += nbytes
+        self._missing -= nbytes
+        pour(self._view[start : start + nbytes], landing)
         if self._start == self._end:
             self._start = self._end = 0
         if self._missing == 0:

@@ -325,7 +325,7 @@ async def test_news_of_a_group_that_is_not_made_yet(transport: str) -> None:
 async def test_news_of_groups_that_are_gone_or_never_made_do_not_pile_up(
     transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiocoll.endpoint.news._TOLD_MAX", 20)
+    monkeypatch.setattr("aiocoll.endpoint.failure._TOLD_MAX", 20)
     async with ranks(2, transport) as (a, b):
         await warm([a, b])
         for turn in range(60):
