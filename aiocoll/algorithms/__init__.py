@@ -69,7 +69,7 @@ class Algorithm:
     @property
     def idea(self) -> str:
         """The first line of the docstring."""
-        return (self.run.__doc__ or "").strip().splitlines()[0]
+        return (self.run.__doc__ or "").strip().partition("\n")[0]
 
     def __repr__(self) -> str:
         return f"<algorithm {self.collective}:{self.name}>"
@@ -117,7 +117,8 @@ def algorithm(
             needs=needs,
         )
         siblings = _registered.setdefault(collective, {})
-        assert siblings.setdefault(made.name, made) is made, f"{made!r} is registered twice"
+        if siblings.setdefault(made.name, made) is not made:
+            raise UsageError(f"{made!r} is registered twice")
         return run
 
     return register
