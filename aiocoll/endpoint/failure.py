@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _ALL_TOLD_SIZE_MAX: Final = 64
+_REFUSALS_MAX: Final = 8
 _TOLD_MAX: Final = 4096  # groups that this rank never made, of which news are kept
 _FIRST_CLASS: Final = (PeerLostError, MismatchError)
 """Errors that the first call after them raises in their own class, where no call was pending."""
@@ -136,6 +137,8 @@ class Failure:
     def _refused_elsewhere(self, scope: Scope, number: int, news: dict[str, Any]) -> None:
         kind = SerializationError if news.get("class") == "SerializationError" else UsageError
         error = kind(f"rank {news.get('by')} refused this call: {news.get('text')}")
+        scope.refusals[number] = news
+        bound(scope.refusals, _REFUSALS_MAX)
         call = scope.calls.get(number)
         if call is not None:
             call.fail(error)
@@ -194,6 +197,8 @@ class Failure:
             # links, since a rank that never spoke to us would else only see that we are gone.
             if peer in linked or scope.size <= _ALL_TOLD_SIZE_MAX:
                 scope.told.add(peer)
+                for refused, refusal in scope.refusals.items():  # a refusal may have ended our program
+                    self.tell(peer, scope.id, refused, refusal)
                 self.tell(peer, scope.id, max(number, 0), {**news, "call": number >= 0})
         self._fail_pending(scope, error, number)
 
@@ -267,13 +272,13 @@ class Failure:
             call.fail(error)
             self.break_group(scope, GroupBrokenError(text, cause=error), call=call)
 
-    def cancelled(self, call: Call) -> None:
-        """The caller does not want ``call`` any more; the others cannot finish it."""
+    def cancelled(self, call: Call, how: str = "cancelled") -> None:
+        """The caller does not want ``call`` any more (``how``: or never awaited it); the others cannot finish it."""
         if call.error is not None:
             return  # it was over already: refused by a peer, say, which breaks nothing
         scope = call.scope
         member = self.endpoint.members[self.endpoint.rank]
-        text = f"rank {scope.rank} ({member.host}, pid {member.pid}) cancelled {call.label} of group {scope.label!r}"
+        text = f"rank {scope.rank} ({member.host}, pid {member.pid}) {how} {call.label} of group {scope.label!r}"
         error = GroupBrokenError(text)
         call.fail(error)
         self.break_group(scope, error)

@@ -110,6 +110,8 @@ class Mailbox:
             self.wanted.add(receive)
             if receive.source is None:
                 self.endpoint.link_all(receive.scope)  # or the end of one of them would go unnoticed
+                if self._deserted(receive):
+                    self.depart(receive.scope.others()[-1])
         return receive
 
     def _oldest(self, receive: MessageReceive) -> Message | None:
@@ -259,6 +261,14 @@ class Mailbox:
         for wanted in [each for each in self.wanted if each.source == peer]:
             self.wanted.remove(wanted)
             wanted.finish(self.endpoint.failure.loss(peer, wanted.scope, wanted.describe()))
+        for wanted in [each for each in self.wanted if each.source is None and self._deserted(each)]:
+            self.wanted.remove(wanted)
+            wanted.finish(self.endpoint.failure.loss(peer, wanted.scope, wanted.describe()))
+
+    def _deserted(self, receive: MessageReceive) -> bool:
+        """Whether nobody is left from whom a receive from anyone could get something."""
+        absent, others = self.endpoint.failure.absent, receive.scope.others()
+        return bool(others) and all(peer in absent for peer in others)
 
     def close(self, ending: Callable[[MessageReceive | MessageSend], BaseException]) -> int:
         """Pending receives and sends each end with an error of their own; kept messages are forgotten. Returns how

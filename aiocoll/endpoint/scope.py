@@ -30,6 +30,8 @@ class Scope:
         """Calls that ended here, and as what: late frames of a failed call are dropped, others are a mismatch."""
         self.failed: dict[int, None] = {}
         self.refused: dict[int, BaseException] = {}
+        self.refusals: dict[int, dict[str, Any]] = {}
+        """News of the latest refusals by others, which goes before news that the group is broken."""
         self.named: dict[str, int] = {}
         self.next_call = 0
         self.last = "no call yet"

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import math
 import os
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -45,39 +46,45 @@ class Turn:
 
 
 class Posted(Coroutine[Any, Any, T]):
-    """A coroutine whose call has been made already: dropped or cancelled before it ran, it takes the call back."""
+    """A coroutine whose call has been made already: dropped or cancelled before it ran, it takes the call back.
 
-    __slots__ = ("_inner", "_started", "_take_back")
+    ``take_back(how)`` hears what became of it: "cancelled" or "never awaited".
+    """
 
-    def __init__(self, inner: Coroutine[Any, Any, T], take_back: Callable[[], None]) -> None:
-        self._inner, self._take_back, self._started = inner, take_back, False
+    __slots__ = ("_inner", "_started", "_take_back", "_what")
+
+    def __init__(self, inner: Coroutine[Any, Any, T], take_back: Callable[[str], None], what: str) -> None:
+        self._inner, self._take_back, self._what, self._started = inner, take_back, what, False
 
     def __repr__(self) -> str:
-        return f"<Posted {self._inner!r}>"
+        return f"<Posted {self._what}>"
 
     def send(self, value: Any) -> Any:
         self._started = True
         return self._inner.send(value)
 
     def throw(self, *error: Any) -> Any:
-        self._unstarted()
+        self._unstarted("cancelled")
         return self._inner.throw(*error)
 
     def close(self) -> None:
-        self._unstarted()
+        self._unstarted("cancelled")
         self._inner.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
         self._started = True
         return self._inner.__await__()
 
-    def _unstarted(self) -> None:
+    def _unstarted(self, how: str) -> None:
         if not self._started:
             self._started = True
-            self._take_back()
+            self._take_back(how)
 
     def __del__(self) -> None:
-        self._unstarted()
+        if not self._started:
+            self._inner.close()  # whose own warning would name what no user knows
+            warnings.warn(f"{self._what} was never awaited: write 'await' before it", RuntimeWarning, stacklevel=2)
+            self._unstarted("never awaited")
 
 
 def identifier(*parts: object) -> int:
@@ -176,10 +183,12 @@ class Calls:
             refusal.__cause__ = error
             return self._refused(turn, refusal)
         except BaseException:
-            self._taken_back(turn, turn.collective)
+            self._taken_back(turn, turn.collective, "cancelled")
             raise
         return Posted(
-            self._carry(turn, seconds, description, body, then), lambda: self._taken_back(turn, description)
+            self._carry(turn, seconds, description, body, then),
+            lambda how: self._taken_back(turn, description, how),
+            turn.collective,
         )
 
     def _refused(self, turn: Turn, error: UsageError | SerializationError) -> Posted[Any]:
@@ -204,14 +213,14 @@ class Calls:
 
         return self._made(turn, None, prepare)
 
-    def _taken_back(self, turn: Turn, description: str) -> None:
+    def _taken_back(self, turn: Turn, description: str, how: str) -> None:
         scope = self._scope
         if scope.broken is None and not scope.closed and not self._endpoint.closed and os.getpid() == self._pid:
             if scope.refused.pop(turn.number, None) is not None:  # a peer refused it: nobody waits for it
                 self._forget(turn.number, description)
                 return
             call = Call(scope, turn.number, turn.spot, description, 0.0)
-            self._endpoint.failure.cancelled(call)
+            self._endpoint.failure.cancelled(call, how)
             call.over()
 
     async def _carry(
@@ -306,7 +315,7 @@ class Calls:
 
 def failing(error: BaseException) -> Posted[Any]:
     """What raises ``error`` when it is awaited: errors come where results would."""
-    return Posted(_raise(error), _nothing)
+    return Posted(_raise(error), _nothing, "a refused call")
 
 
 def when_awaited(method: Callable[P, Posted[T]]) -> Callable[P, Posted[T]]:
@@ -326,5 +335,5 @@ async def _raise(error: BaseException) -> Any:
     raise error
 
 
-def _nothing() -> None:
+def _nothing(how: str) -> None:
     return

@@ -133,7 +133,7 @@ class Group(Reductions, Messages):
         async def made() -> Group:
             return group
 
-        return Posted(made(), group._abandon)
+        return Posted(made(), lambda _: group._abandon(), "subgroup")
 
     def _open(self, id: int, members: tuple[int, ...], label: str) -> Group:
         scope = self._endpoint.enter(id, members, label)

@@ -62,7 +62,7 @@ class Messages(Objects):
         except SerializationError as error:
             text = np.frombuffer(str(error).encode()[:4096], np.uint8)
             sending = self._sent("send_object", dst, tag, _REFUSED_META, text, timeout)
-            return Posted(_then_raise(sending, error), sending.close)
+            return Posted(_then_raise(sending, error), lambda _: sending.close(), "send_object")
         return self._sent("send_object", dst, tag, _OBJECT_META, data, timeout)
 
     def _sent(
@@ -75,7 +75,7 @@ class Messages(Objects):
         self._counts[what] = self._counts.get(what, 0) + 1
         payload = data.data if data.nbytes else None
         operation = scope.mailbox.send(peer, number, meta, payload, seconds)
-        return Posted(self._send(operation, data), lambda: self._keep_sending(operation))
+        return Posted(self._send(operation, data), lambda _: self._keep_sending(operation), what)
 
     async def _send(self, operation: MessageSend | Done, data: Array) -> None:
         try:
@@ -114,7 +114,7 @@ class Messages(Objects):
     def recv_object(self, src: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Posted[Any]:
         """Receives plain Python data from rank ``src`` (None: from anyone) with ``tag``."""
         receive = self._posted("recv_object", src, tag, OBJECT, timeout, lambda meta, nbytes: None)
-        return Posted(self._receive_object(receive), lambda: self._withdraw(receive))
+        return Posted(self._receive_object(receive), lambda _: self._withdraw(receive), "recv_object")
 
     async def _receive_object(self, receive: MessageReceive) -> Any:
         message = await self._arrived(receive)
@@ -144,7 +144,7 @@ class Messages(Objects):
             return direct(straight, came)
 
         receive = self._posted(what, src, tag, ARRAY, timeout, fit)
-        return Posted(self._receive(receive, target, out, give), lambda: self._withdraw(receive))
+        return Posted(self._receive(receive, target, out, give), lambda _: self._withdraw(receive), what)
 
     def _posted(
         self, what: str, src: int | None, tag: int | None, kind: int, timeout: float | None,

@@ -162,12 +162,15 @@ async def test_a_forked_child_lets_go() -> None:
         import asyncio, os, signal, sys
         from aiocoll.store import TCPStore, host_store
         host = host_store("127.0.0.1", 0)
+        ready, say = os.pipe()
         child = os.fork()
         if child == 0:
             assert not host.running
             host.release()
+            os.write(say, b".")
             sys.stdin.read()  # lives on until the test has seen enough
             os._exit(0)
+        os.read(ready, 1)  # the child has let go: a busy machine may take its time
         print(host.address[1], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """

@@ -70,7 +70,7 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 async def test_a_stranger_is_shut_out_with_one_line(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    with ends() as world, caplog.at_level(logging.WARNING, "aiocoll.transport"):
+    with ends() as world, caplog.at_level(logging.INFO, "aiocoll.transport"):
         await visit(world, *WRONG[what])
         lines = [record.getMessage() for record in caplog.records]
         assert len(lines) == 1, lines
