@@ -139,10 +139,9 @@ class Verdict:
         if cause is None:
             return 0
         if self.on_failure == "shrink":
-            struck = [e for e in self.endings.values() if e.failed and e.consequence]
+            struck = any(e.failed and e.consequence for e in self.endings.values())
             if not struck and any(not e.failed for e in self.endings.values()):
                 return 0
-            cause = struck[0] if struck else cause
         return cause.exit_code or 1
 
 

@@ -94,7 +94,7 @@ def test_a_report_dates_the_failure() -> None:
 def test_shrinking_succeeds_when_every_survivor_does() -> None:
     dead = Ending(1, -signal.SIGKILL, at=1.0)
     assert verdict(Ending(0, 0), dead, on_failure="shrink").exit_code == 0
-    assert verdict(Ending(0, 1, at=2.0, report=LOST), Ending(2, 0), dead, on_failure="shrink").exit_code == 1
+    assert verdict(Ending(0, 1, at=2.0, report=LOST), Ending(2, 0), dead, on_failure="shrink").exit_code == 137
     assert verdict(dead, on_failure="shrink").exit_code == 137
 
 
