@@ -24,9 +24,9 @@ def transport_of(backend: Backend) -> str:
     if not is_backend_available(backend):
         extra, needs = _EXTRA_OF[backend]
         raise RuntimeUsageError(
-            f"backend {str(backend)!r} is not available: it is built on {needs} and comes with the extra "
-            f"aiocoll[{extra}] (pip install 'aiocoll[{extra}]') of a release that has it, which this one is not yet; "
-            "'tcp', 'shm' and 'auto' work everywhere"
+            f"backend {str(backend)!r} is not available: it runs on {needs} (extra aiocoll[{extra}], installed by "
+            f"pip install 'aiocoll[{extra}]'), and this release of aiocoll does not bring it yet; use 'tcp', 'shm' or "
+            "'auto', which work everywhere"
         )
     return _TRANSPORT_OF[backend]
 

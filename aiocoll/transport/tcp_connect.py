@@ -138,8 +138,10 @@ class Dial:
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             host, port = self._world.addresses[self._peer]
-            what = "nobody listens there any more" if code == errno.ECONNREFUSED else os.strerror(code)
-            self._fail(f"connecting to {host}:{port} failed: {what}")
+            if code == errno.ECONNREFUSED:
+                self._fail(f"it has left, or died: nobody listens at {host}:{port} any more")
+            else:
+                self._fail(f"connecting to {host}:{port} failed: {os.strerror(code)}")
             return
         self._loop.add_reader(connection.fileno(), self._on_data)
         self._send(self._hello.start())
