@@ -6,9 +6,6 @@ right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from ..errors import UsageError
 
 
@@ -31,12 +28,3 @@ def documented(error: UsageError) -> UsageError:
     fresh = RuntimeUsageError(*error.args)
     fresh.__cause__ = error
     return fresh
-
-
-@contextmanager
-def in_documented_classes() -> Iterator[None]:
-    """Turns refusals from below into the documented classes."""
-    try:
-        yield
-    except UsageError as error:
-        raise documented(error) from error.__cause__

@@ -14,9 +14,8 @@ multicast.py  finding the store by announcements
 beacon.py     the datagrams of these
 """
 
-from aiocoll.rendezvous.hosts import facing
 from aiocoll.rendezvous.join import join
 from aiocoll.rendezvous.meet import meet
 from aiocoll.rendezvous.meeting import Meeting
 
-__all__ = ["Meeting", "facing", "join", "meet"]
+__all__ = ["Meeting", "join", "meet"]

@@ -18,6 +18,7 @@ import msgpack
 
 from aiocoll.errors import RendezvousError
 from aiocoll.rendezvous.hosts import is_local, is_loopback
+from aiocoll.store.stream import scoped
 
 MAGIC = b"aCmc\x01"
 MAC_BYTES = 32
@@ -70,8 +71,7 @@ class Beacon:
                 return
             message = self._open_envelope(data, source)
             if message is not None:
-                scope = f"%{source[3]}" if len(source) == 4 and source[3] and "%" not in source[0] else ""
-                yield f"{source[0]}{scope}", message
+                yield scoped(source), message
 
     def close(self) -> None:
         """Closes every socket; again does nothing."""

@@ -8,27 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiocoll.errors import RendezvousError, UsageError
+from aiocoll.store.stream import scoped
 
 # Documentation prefixes (RFC 5737, RFC 3849): no packet is sent, the kernel only picks the interface it would use.
 _ELSEWHERE = ("198.51.100.1", "2001:db8::1")
-
-
-def facing(store_host: str, store_port: int, override: str = "") -> str:
-    """The address of the interface of this host that faces the store; `override` (a setting) wins.
-
-    Blocks for a name that the resolver must look up. RendezvousError when the host has no address that is reachable.
-    """
-    if override:
-        return override
-    try:
-        infos = socket.getaddrinfo(store_host, store_port, type=socket.SOCK_DGRAM)
-    except OSError as error:
-        raise RendezvousError(f"the host {store_host!r} cannot be resolved: {error.strerror or error}") from error
-    for family, _, _, _, address in infos:
-        local = _source_towards(int(family), address)
-        if local:
-            return local
-    raise RendezvousError(f"this host has no route to {store_host!r}: give its own address by AIOCOLL_HOST")
 
 
 def outward() -> str:
@@ -96,8 +79,6 @@ def _source_towards(family: int, address: Any) -> str:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(address)
-            name = sock.getsockname()
+            return scoped(sock.getsockname())
     except OSError:
         return ""
-    scope = f"%{name[3]}" if len(name) == 4 and name[3] and "%" not in name[0] else ""
-    return f"{name[0]}{scope}"

@@ -11,6 +11,7 @@ import pkgutil
 import secrets
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -70,7 +71,6 @@ async def meet(
         info=info or {},
         place=place,
         environ=environ,
-        group_name=group_name,
         advertise=advertise,
         listener=listener,
         store_is_hosted=request.hosted,
@@ -89,11 +89,14 @@ async def meet(
     return meeting
 
 
+@dataclass(frozen=True, slots=True)
 class _Settled:
     """Who this is and where it goes, once arguments, URL and environment have been heard."""
 
-    def __init__(self, url: Url, rank: int | None, size: int | None, hosted: bool) -> None:
-        self.url, self.rank, self.size, self.hosted = url, rank, size, hosted
+    url: Url
+    rank: int | None
+    size: int | None
+    hosted: bool = False
 
 
 def _settle(init_method: str | None, rank: int | None, size: int | None, place: Place, store: Store | None) -> _Settled:
@@ -104,11 +107,11 @@ def _settle(init_method: str | None, rank: int | None, size: int | None, place: 
             raise UsageError(f"both init_method={init_method!r} and store= are given: one of them says where to meet")
         if size is None:
             raise UsageError("store= needs size= (and rank=, unless ranks are to be given by arrival)")
-        return _Settled(Url("store", "store"), rank, size, hosted=False)
+        return _Settled(Url("store", "store"), rank, size)
     text = place.init_method if init_method is None or init_method == "" else init_method
     if text == "":
         _check_alone(rank, size)
-        return _Settled(Url("alone", "alone"), 0, 1, hosted=False)
+        return _Settled(Url("alone", "alone"), 0, 1)
     url = parse(text)
     scheme(url)
     size = size if size is not None else url.size

@@ -32,7 +32,6 @@ class Request:
     info: Info
     place: Place
     environ: Mapping[str, str] | None = field(default=None, repr=False)
-    group_name: str = ""
     advertise: str = ""
     """An address given by the user; empty: find out."""
     listener: socket.socket | None = None

@@ -164,10 +164,6 @@ class Console:
         start = "\n" if self._open.pop(self._screen("stderr"), None) is not None else ""
         self._put("stderr", (start + lines).encode("utf-8", "backslashreplace"))
 
-    def show(self, text: str) -> None:
-        """A result, on stdout (--dry-run)."""
-        self._put("stdout", (text.rstrip("\n") + "\n").encode("utf-8", "backslashreplace"))
-
     def event(self, kind: str, **facts: Any) -> None:
         """One line of the --json stream; nothing without --json."""
         if self._events:

@@ -22,6 +22,7 @@ from aiocoll.runner.plan import Layout
 from aiocoll.runner.start import free_port
 from aiocoll.store.prefix import PrefixStore
 from aiocoll.store.server import StoreServer
+from aiocoll.store.stream import address_text
 from aiocoll.store.tcp import TCPStore
 
 BEAT_S, LOST_S = 2.0, 15.0
@@ -95,7 +96,7 @@ class Node:
             raise RendezvousError(f"--node-rank {self.rank} is taken: the runner with pid {pid} on {host} has it")
         if self.rank == 0:
             host, _ = split_address(options.rdzv)
-            await self._store.set(f"{at}master", f"{_bracketed(host)}:{free_port()}".encode())
+            await self._store.set(f"{at}master", address_text(host, free_port()).encode())
         keys = [f"{at}node/{node}" for node in range(self._count)]
         try:
             found = await self._store.multi_get([*keys, f"{at}master"], timeout=min(JOIN_S, options.timeout))
@@ -203,10 +204,6 @@ class Node:
 def job_name(options: Options) -> str:
     """All runners must give the same; they may spell the host differently, not the port."""
     return options.job or f"rdzv-{split_address(options.rdzv)[1]}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 async def _require_secret(host: str, options: Options) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import socket
 import sys
 import time
@@ -294,8 +293,3 @@ class Processes:
                     time.sleep(0.001)
             except ChildProcessError:  # somebody else waits for all children of this process
                 self._warden = 0
-
-
-def ignored(number: signal.Signals) -> bool:
-    """Whether this process was started with that signal ignored (nohup)."""
-    return signal.getsignal(number) is signal.SIG_IGN

@@ -52,11 +52,10 @@ def check_crashes(crashes: Iterable[Crash], size: int) -> tuple[Crash, ...]:
 
 
 class Ranks:
-    """The tasks of one run; `expected` are the ranks that are to crash."""
+    """The tasks of one run."""
 
-    def __init__(self, size: int, expected: Iterable[Crash] = ()) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.crashing = {crash.rank for crash in expected}
         self.crashed: set[int] = set()
         self.tasks: list[asyncio.Task[Any]] = []
         self.order: list[int] = []

@@ -90,7 +90,7 @@ class Simulation:
         if self._ranks is not None:
             raise UsageError("a Simulation runs once; make another for another run")
         loop = SimLoop(self.seed, self._on_deadlock)
-        self._ranks = Ranks(self.size, self.crashes)
+        self._ranks = Ranks(self.size)
         try:
             loop.run_until_complete(self._all(self._ranks, main, loop))
             loop.run_until_complete(loop.shutdown_asyncgens())

@@ -13,7 +13,7 @@ import socket
 import threading
 
 from aiocoll.errors import RendezvousError
-from aiocoll.store.listen import listen
+from aiocoll.store.listen import host_of, listen
 from aiocoll.store.server import StoreServer
 from aiocoll.store.stream import address_text
 
@@ -90,8 +90,8 @@ class _Host:
 
     def __init__(self, host: str, port: int, secret: bytes, job: str, sock: socket.socket | None) -> None:
         self.secret, self.job = secret, job
-        name = host if sock is None else str(sock.getsockname()[0])
-        self.server = StoreServer(listen(host, port, secret=secret, sock=sock), name, secret=secret, job=job)
+        listeners = listen(host, port, secret=secret, sock=sock)
+        self.server = StoreServer(listeners, host_of(host, sock), secret=secret, job=job)
         self.ending = False
         self._shares = 0
         self._selector = selectors.DefaultSelector()

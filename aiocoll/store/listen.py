@@ -49,6 +49,11 @@ def listen(host: str, port: int, *, secret: bytes, sock: socket.socket | None = 
     return listeners
 
 
+def host_of(host: str, sock: socket.socket | None) -> str:
+    """The host under which that is served: as given, or the socket's own address."""
+    return str(sock.getsockname()[0]) if sock is not None else host
+
+
 def _bind(family: int, address: tuple[Any, ...]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

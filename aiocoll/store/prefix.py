@@ -27,11 +27,6 @@ class PrefixStore(CallStore):
     def where(self) -> str:
         return self._store.where
 
-    @property
-    def beneath(self) -> Store:
-        """The store that is decorated."""
-        return self._store
-
     async def _call(self, op: str, args: list[Any], timeout: float | None) -> Any:
         if self._closed:
             raise RendezvousError(f"{self.where}: it is closed")

@@ -19,7 +19,7 @@ from typing import Any, Self
 from aiocoll.errors import AiocollError, RendezvousError, UsageError, WireError
 from aiocoll.observe import emit
 from aiocoll.store.base import KEY_BYTES_MAX
-from aiocoll.store.listen import listen
+from aiocoll.store.listen import host_of, listen
 from aiocoll.store.stream import HANDSHAKE_SECONDS, REQUEST_BYTES_MAX, Stream, address_text, pack, unpack
 from aiocoll.store.table import OPERATIONS, WAITING, NotYet, Table, Waiter
 from aiocoll.wire.hello import STORE_SERVER, Identity, ServerHello
@@ -56,12 +56,11 @@ _AT_ONCE = frozenset(op + "?" for op in WAITING)
 class _Client:
     """What the server keeps of one connection."""
 
-    __slots__ = ("deadline", "own", "process", "waiters")
+    __slots__ = ("deadline", "own", "waiters")
 
     def __init__(self, deadline: asyncio.TimerHandle) -> None:
         self.deadline = deadline
         self.waiters: dict[int, Waiter] = {}
-        self.process = ""
         self.own = False
 
 
@@ -91,7 +90,7 @@ class StoreServer:
 
         UsageError for anything but loopback without a secret; RendezvousError when the port cannot be had.
         """
-        server = cls(listen(host, port, secret=secret, sock=sock), _host_of(host, sock), secret=secret, job=job)
+        server = cls(listen(host, port, secret=secret, sock=sock), host_of(host, sock), secret=secret, job=job)
         server.open(asyncio.get_running_loop())
         return server
 
@@ -238,7 +237,6 @@ class StoreServer:
             if waiter is not None:
                 self._table.forget(waiter)
         elif op == "process":
-            client.process = args[0]
             client.own = args[0] == f"{PROCESS_TOKEN}-{os.getpid()}"
         elif op == "give_back":
             self._table.give_back(args[0], args[1])
@@ -307,7 +305,3 @@ def _check_request(message: list[Any]) -> tuple[int, str, list[Any]]:
     if op == "add" and not -(1 << 63) <= args[1] < 1 << 63:
         raise WireError("operation 'add' came with a number beyond 64 bits")
     return request, op, args
-
-
-def _host_of(host: str, sock: socket.socket | None) -> str:
-    return str(sock.getsockname()[0]) if sock is not None else host

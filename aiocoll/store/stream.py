@@ -242,6 +242,12 @@ def _name_of(sock: socket.socket) -> str:
         return "a peer that is gone"
 
 
+def scoped(name: tuple[Any, ...]) -> str:
+    """The host of a socket's name; a link-local one means nothing without its interface, which is then in it."""
+    scope = f"%{name[3]}" if len(name) == 4 and name[3] and "%" not in name[0] else ""
+    return f"{name[0]}{scope}"
+
+
 def address_text(host: str, port: int) -> str:
     """``host:port``, IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -68,9 +68,8 @@ class Table:
 
     def apply(self, op: str, args: Sequence[Any]) -> Any:
         """Do one operation with arguments of the right types; NotYet if it must wait, UsageError, RendezvousError."""
-        do = getattr(self, "_" + op)
         try:
-            return do(*args) if op in _FIXED else do(args)
+            return self._do(op, args)
         finally:  # also when the store fills up in the middle of a multi_set
             if self._waiters and op in CHANGING:
                 for key in args[::2] if op == "multi_set" else args[:1]:
@@ -101,6 +100,10 @@ class Table:
         self._queues.setdefault(key, deque()).appendleft(value)
         self._wake(key)
 
+    def _do(self, op: str, args: Sequence[Any]) -> Any:
+        do = getattr(self, "_" + op)
+        return do(*args) if op in _FIXED else do(args)
+
     # -- waiting
 
     def _park(self, waiter: Waiter, key: str) -> None:
@@ -120,7 +123,7 @@ class Table:
             if not waiter.alive:
                 continue
             try:
-                result = getattr(self, "_" + waiter.op)(waiter.args if waiter.op not in _FIXED else waiter.args[0])
+                result = self._do(waiter.op, waiter.args)
             except NotYet as missing:
                 if missing.key != key:
                     self._unpark(waiter)
@@ -248,10 +251,7 @@ class Table:
 
 
 # Operations that take their arguments one by one; the others take the whole list.
-_FIXED = frozenset({"set", "get", "add", "compare_set", "delete", "list", "append"}) | {
-    "queue_push",
-    "queue_pop",
-    "queue_len",
-    "num_keys",
-}
+_FIXED = frozenset(
+    {"set", "get", "add", "compare_set", "delete", "list", "append", "queue_push", "queue_pop", "queue_len", "num_keys"}
+)
 OPERATIONS = _FIXED | {"wait", "check", "multi_get", "multi_set"}

@@ -17,7 +17,7 @@ from aiocoll.errors import AiocollError, RendezvousError, UsageError, WireError
 from aiocoll.store.base import CallStore, check_timeout
 from aiocoll.store.dial import dial
 from aiocoll.store.server import PROCESS_TOKEN
-from aiocoll.store.stream import Stream, address_text, pack, unpack
+from aiocoll.store.stream import Stream, address_text, pack, scoped, unpack
 from aiocoll.store.table import ANSWER_BYTES_MAX, KEYS_MAX
 
 BATCH_BYTES = 8 << 20
@@ -77,10 +77,7 @@ class TCPStore(CallStore):
         """The address of this side of the connection: the interface that faces the store."""
         if self._stream is None or self._stream.is_closed:
             raise RendezvousError(f"{self.where}: {self._gone or 'not connected'}")
-        name = self._stream.sock.getsockname()
-        # A link-local address means nothing without its interface.
-        scope = f"%{name[3]}" if len(name) == 4 and name[3] and "%" not in name[0] else ""
-        return f"{name[0]}{scope}"
+        return scoped(self._stream.sock.getsockname())
 
     async def refused(self) -> list[str]:
         """The last strangers that the server turned away, as text."""

@@ -227,9 +227,4 @@ async def _as_rank(
         await store.close()
 
 
-def die() -> None:
-    """Ends this process as a power cut would."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-__all__ = ["RankDiedError", "die", "run_processes"]
+__all__ = ["RankDiedError", "run_processes"]

@@ -84,7 +84,7 @@ async def _run_here(
             groups[rank] = group
             return await main(group)
 
-    ranks = Ranks(size, crashes)
+    ranks = Ranks(size)
 
     def cut(rank: int) -> None:
         if rank in groups:

@@ -13,7 +13,7 @@ import pytest
 
 from aiocoll.errors import RendezvousError, UsageError
 from aiocoll.place import Place
-from aiocoll.rendezvous import Meeting, facing, meet
+from aiocoll.rendezvous import Meeting, meet
 from aiocoll.rendezvous.hosts import check_reachable, is_loopback, is_multicast, outward
 from aiocoll.rendezvous.meet import schemes
 from aiocoll.store import MemoryStore, StoreServer
@@ -320,12 +320,7 @@ async def test_file_failures(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- addresses
 
 
-def test_facing() -> None:
-    assert facing("127.0.0.1", 5) == "127.0.0.1"
-    assert facing("::1", 5) == "::1"
-    assert facing("198.51.100.1", 5, "here") == "here"
-    with pytest.raises(RendezvousError, match=r"'no-such-host\.invalid' cannot be resolved"):
-        facing("no-such-host.invalid", 5)
+def test_kinds_of_addresses() -> None:
     assert not is_multicast("127.0.0.1") and is_multicast("224.0.0.1") and is_multicast("ff15::1%lo")
     assert is_loopback("127.9.9.9") and is_loopback("LOCALHOST") and not is_loopback("192.0.2.1")
 

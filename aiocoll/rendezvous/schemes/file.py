@@ -7,6 +7,7 @@ late hear of it at once; the next run under that path takes it over.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.rendezvous.hosts import outward
@@ -39,16 +40,5 @@ async def meet(request: Request) -> Meeting:
         failed = isinstance(error, RendezvousError) and not isinstance(error, RendezvousTimeoutError)
         await store.close(last_removes=not failed)
         raise
-    meeting.at_leaving(_Close(store))
+    meeting.at_leaving(partial(store.close, last_removes=True))
     return meeting
-
-
-class _Close:
-    """The store's end as a cleanup."""
-
-    def __init__(self, store: FileStore) -> None:
-        self._store = store
-
-    async def __call__(self) -> None:
-        """Closes, and removes the file if nobody alive has it open."""
-        await self._store.close(last_removes=True)

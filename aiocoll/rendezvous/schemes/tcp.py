@@ -59,7 +59,17 @@ async def meet_at(
     """Meet on the server at host:port; `hosted` is it, if this process serves it, and is released in the end."""
     assert request.size is not None
     where = request.url.text if request.url.host == host else f"{request.url.text} at {tcp_url(host, port)}"
-    store = None
+    store: TCPStore | None = None
+
+    async def strangers() -> str:
+        assert store is not None
+        refused = hosted.refused if hosted is not None else await store.refused()
+        return "; ".join(refused[-5:])
+
+    async def release() -> None:
+        assert hosted is not None
+        hosted.release()  # returns at once; the server lives until the others have left
+
     try:
         store = await _connect(request, host, port, request.seconds_left() if wait is None else wait)
         meeting = await join(
@@ -70,7 +80,7 @@ async def meet_at(
             timeout=request.seconds_left(),
             info=await request.info_at(address or store.local_address),
             where=where,
-            strangers=_Strangers(store, hosted).text,
+            strangers=strangers,
         )
     except (Exception, asyncio.CancelledError) as error:
         if store is not None:
@@ -80,7 +90,7 @@ async def meet_at(
         raise
     meeting.at_leaving(store.close)
     if hosted is not None:
-        meeting.at_leaving(_Release(hosted))
+        meeting.at_leaving(release)
     return meeting
 
 
@@ -134,29 +144,6 @@ def _bind_host(request: Request, addresses: list[tuple[Any, ...]]) -> str:
 
 def _same(address: str, host: str) -> bool:
     return address.partition("%")[0] == host.partition("%")[0].lower()
-
-
-class _Strangers:
-    """Who was turned away meanwhile, for the error of those who waited in vain."""
-
-    def __init__(self, store: TCPStore, hosted: HostedStore | None) -> None:
-        self._store, self._hosted = store, hosted
-
-    async def text(self) -> str:
-        """The last few of them; empty if there was none."""
-        refused = self._hosted.refused if self._hosted is not None else await self._store.refused()
-        return "; ".join(refused[-5:])
-
-
-class _Release:
-    """The release of a hosted store as a cleanup."""
-
-    def __init__(self, hosted: HostedStore) -> None:
-        self._hosted = hosted
-
-    async def __call__(self) -> None:
-        """Returns at once; the server lives until the others have left."""
-        self._hosted.release()
 
 
 def _release_after(hosted: HostedStore, error: BaseException) -> None:
