@@ -80,9 +80,8 @@ async def binomial(
     node = patterns.binomial(patterns.turned(ch.rank, root, ch.size), ch.size)
     arrivals = [ch.take(patterns.unturned(child.rank, root, ch.size)) for child in node.children]
     bundles = [(await arrival).data for arrival in arrivals]
-    if (
-        node.parent is not None
-    ):  # a subtree is a range of places: bundles one after the other are the bundle of the range
+    if node.parent is not None:
+        # A subtree is a range of places: bundles one after the other are the bundle of the range.
         head = bundle.pack([mine if bundle.is_small(mine) else None])
         joined = b"".join([head, *[packed.data for packed in bundles]])
         sending = [ch.send(patterns.unturned(node.parent, root, ch.size), joined)]

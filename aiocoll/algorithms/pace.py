@@ -1,11 +1,12 @@
 """Local work of any size in slices, with a turn for the event loop between them.
 
-The rule: nothing here holds the loop for longer than one slice of at most SLICE_BYTES takes.
+The rule: nothing here holds the loop for longer than one slice takes.
 """
 
 from __future__ import annotations
 
 from aiocoll.algorithms.channel import Array, Channel
+from aiocoll.buffers import pieces
 from aiocoll.ops import Op
 
 SLICE_BYTES = 1 << 20
@@ -30,7 +31,6 @@ async def fold(ch: Channel, op: Op, left: Array, right: Array, out: Array) -> No
 
 
 async def copy(ch: Channel, source: Array, target: Array) -> None:
-    for part in slices(source):
-        target[part] = source[part]
-        if source.nbytes > SLICE_BYTES:
-            await ch.breathe()
+    """target[...] = source, for any layouts of one shape."""
+    for _ in pieces(source, target):
+        await ch.breathe()

@@ -8,19 +8,7 @@ Rule of this package: pure functions on memory; nothing here waits, sends or kno
 """
 
 from aiocoll.buffers.coerce import as_array, as_out, check_out, overlaps_itself
-from aiocoll.buffers.layout import (
-    as_bytes,
-    copy,
-    flat,
-    flat_bytes,
-    is_packed,
-    native,
-    pack,
-    pieces,
-    shaped,
-    spans,
-    split_rows,
-)
+from aiocoll.buffers.layout import as_bytes, copy, flat, flat_bytes, is_packed, native, pack, pieces, shaped
 from aiocoll.buffers.scratch import Scratch
 
 __all__ = [
@@ -38,6 +26,4 @@ __all__ = [
     "pack",
     "pieces",
     "shaped",
-    "spans",
-    "split_rows",
 ]

@@ -6,7 +6,7 @@ an array is ever touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -58,20 +58,20 @@ def shaped(buffer: Array, shape: tuple[int, ...], fortran: bool = False) -> Arra
     return buffer.reshape(shape, order="F" if fortran else "C")
 
 
-def pack(x: Array, *, keep_order: bool = True) -> tuple[Array, bool]:
+def pack(x: Array) -> tuple[Array, bool]:
     """`x` as a flat, contiguous, native 1-D array, and whether its order is Fortran's; copies only if it must.
 
-    With `keep_order=False` the order is always C's: for reductions, where the ranks' layouts may differ. Large arrays
-    that are not `is_packed` are better copied by `pieces`, which lets the caller do other things in between.
+    Large arrays that are not `is_packed` are better copied by `pieces`, which lets the caller do other things in
+    between.
     """
     flags = x.flags
     if x.dtype.isnative:
         if flags.c_contiguous:
             return x.reshape(-1), False
-        if keep_order and flags.f_contiguous:
+        if flags.f_contiguous:
             return x.T.reshape(-1), True
     buffer = np.empty(x.size, native(x.dtype))
-    fortran = keep_order and flags.f_contiguous and not flags.c_contiguous
+    fortran = flags.f_contiguous and not flags.c_contiguous
     np.copyto(shaped(buffer, x.shape, fortran), x)
     return buffer, fortran
 
@@ -123,19 +123,3 @@ def _slices(source: Array, target: Array, nbytes: int) -> Iterator[tuple[Array, 
     step = nbytes // row_bytes
     for start in range(0, rows, step):
         yield source[start : start + step], target[start : start + step]
-
-
-def split_rows(n: int, size: int) -> list[tuple[int, int]]:
-    """The (start, stop) of each of `size` blocks of `n` rows, as np.array_split cuts: the first n % size are longer."""
-    each, longer = divmod(n, size)
-    bounds = [rank * each + min(rank, longer) for rank in range(size + 1)]
-    return list(zip(bounds, bounds[1:], strict=False))
-
-
-def spans(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The (start, stop) of blocks that lie one after the other, from their lengths."""
-    result, start = [], 0
-    for count in counts:
-        result.append((start, start + count))
-        start += count
-    return result

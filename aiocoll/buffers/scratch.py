@@ -46,11 +46,6 @@ class Scratch:
             free.append(block)
             self.held_bytes += room
 
-    def clear(self) -> None:
-        """Let go of everything that is held."""
-        self._free.clear()
-        self.held_bytes = 0
-
     def __repr__(self) -> str:
         return f"<Scratch {self.held_bytes} of at most {self.limit_bytes} bytes held>"
 

@@ -7,28 +7,30 @@ itself, if it is small), so every later choice rests on facts that all ranks kno
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithms import Algorithm, all_of
+from .. import patterns
+from ..algorithms import Algorithm, all_of, pace
 from ..algorithms.announce import announce
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
-from ..buffers import as_array, as_bytes, as_out, check_out, native, spans, split_rows
+from ..buffers import as_array, as_bytes, as_out, check_out, native
 from ..endpoint import Channel
 from ..errors import MismatchError, UsageError, WireError
 from ..wire.codec import ArrayMeta, parse
 from .calls import Calls, Posted
-from .packing import HAS_OUT, Packed, array_of, blob_of, direct, fill, read_blob, value_of
+from .packing import HAS_OUT, Head, Packed, array_of, blob_of, direct, read_blob, value_of
 
 Array = NDArray[Any]
 Body = Callable[[Channel], Awaitable[Any]]
-Head = tuple[int, bytes, int, Array | None]
 
-_INLINE_BYTES_MAX: Final = 4096
 _ANNOUNCE_BYTES_MAX: Final = 32 << 10
+_BLIND_BYTES: Final = 1024
+"""What a rank is taken to send another where nobody knows sizes but the senders."""
 _ALIGN: Final = 64
 
 
@@ -51,8 +53,8 @@ class Movement(Calls):
             target = None if out is None else as_out(out, what="broadcast", rank=rank)
             packed = Packed(x, "broadcast", rank) if mine else None
             if packed is not None and target is not None:
-                dtype = target.dtype if native(target.dtype) == native(packed.array.dtype) else packed.array.dtype
-                check_out(target, packed.array.shape, dtype, [packed.array], what="broadcast", rank=rank)
+                own = packed.array
+                check_out(target, own.shape, own.dtype, [own], what="broadcast", rank=rank)
 
             async def body(ch: Channel) -> Any:
                 if packed is not None:
@@ -61,7 +63,7 @@ class Movement(Calls):
                     if target is None:
                         return x if isinstance(x, np.ndarray) and x.flags.writeable else await packed.copied(ch)
                     if out is not x:
-                        await fill(ch, packed.array, target)
+                        await pace.copy(ch, packed.array, target)
                     return out
 
                 def place(meta: bytes, nbytes: int) -> Array | None:
@@ -71,7 +73,7 @@ class Movement(Calls):
                 if target is None:
                     return value_of(meta, data)
                 if not landed:
-                    await fill(ch, array_of(meta, data), target)
+                    await pace.copy(ch, array_of(meta, data), target)
                 return out
 
             return f"broadcast root={where}", body
@@ -85,7 +87,7 @@ class Movement(Calls):
         """Root's (meta, data) on every rank, and whether the data landed where ``place`` wanted it."""
         mine = None
         if data is not None:
-            mine = blob_of(meta, data if data.nbytes <= _ANNOUNCE_BYTES_MAX else None, data.nbytes, flags)
+            mine = blob_of(meta, data, flags, inline_bytes_max=_ANNOUNCE_BYTES_MAX)
         blob = await announce(ch, mine, root)
         flags, meta, nbytes, small = read_blob(blob)
         wanted = place(meta, nbytes) if place is not None else None
@@ -97,7 +99,7 @@ class Movement(Calls):
             return meta, small if data is None else data, wanted is not None
         buffer = data if data is not None else wanted if wanted is not None else np.empty(nbytes, np.uint8)
         if ch.size > 1:
-            await self._chosen("broadcast", nbytes, count=nbytes).run(ch, buffer, root)
+            await self._chosen("broadcast", nbytes).run(ch, buffer, root)
         return meta, buffer, wanted is not None
 
     def _fitting(self, meta: bytes, target: Array | None, source: int, what: str) -> ArrayMeta:
@@ -132,9 +134,13 @@ class Movement(Calls):
         return self._made(turn, timeout, prepare)
 
     async def _collected(self, ch: Channel, meta: bytes, data: Array, root: int) -> list[Any] | None:
-        algorithm = self._chosen("gather", 1024 * ch.size)  # sizes differ per rank, so only the number of ranks counts
-        parcels: list[Any] | None = await algorithm.run(ch, meta, data, root)
+        parcels: list[Any] | None = await self._blind("gather").run(ch, meta, data, root)
         return parcels
+
+    def _blind(self, collective: str, named: str = "") -> Algorithm:
+        """The algorithm for data whose sizes differ per rank, so that only the number of ranks counts."""
+        nbytes = _BLIND_BYTES * self._scope.size
+        return self._plan((collective, named), lambda: self._chosen(collective, nbytes, named=named))
 
     def all_gather(
         self, x: Any, out: Any = None, *, timeout: float | None = None, name: str | None = None
@@ -153,8 +159,7 @@ class Movement(Calls):
                 shape = packed.array.shape
                 joined = (size * shape[0], *shape[1:]) if shape else (size,)
                 fits = joined if target.shape == joined else (size, *shape)
-                dtype = target.dtype if native(target.dtype) == native(packed.array.dtype) else packed.array.dtype
-                check_out(target, fits, dtype, [packed.array], what="all_gather", rank=rank)
+                check_out(target, fits, packed.array.dtype, [packed.array], what="all_gather", rank=rank)
 
             async def body(ch: Channel) -> Any:
                 metas, blocks = await self._shared(ch, packed, target)
@@ -167,10 +172,10 @@ class Movement(Calls):
                     landed = np.may_share_memory(block, target)
                     if landed and parse(meta).fortran:  # it lies where it belongs, but in its sender's order
                         apart = np.empty_like(block)
-                        await fill(ch, block, apart)
+                        await pace.copy(ch, block, apart)
                         block, landed = apart, False
                     if not landed:
-                        await fill(ch, array_of(meta, block), rows)
+                        await pace.copy(ch, array_of(meta, block), rows)
                 return out
 
             return "all_gather", body
@@ -180,35 +185,35 @@ class Movement(Calls):
     async def _shared(self, ch: Channel, packed: Packed, target: Array | None) -> tuple[list[bytes], list[Array]]:
         """Every rank's description and bytes."""
         data = await packed.data(ch)
-        inline = data if data.nbytes <= _INLINE_BYTES_MAX else None
-        blob = blob_of(packed.meta, inline, data.nbytes, 0 if target is None else HAS_OUT)
+        blob = blob_of(packed.meta, data, 0 if target is None else HAS_OUT)
         heads = [read_blob(each) for each in await share(ch, blob)]
-        if any(head[0] & HAS_OUT for head in heads):
-            _all_equal([head[1] for head in heads], "all_gather with out=")
+        if any(head.flags & HAS_OUT for head in heads):
+            _all_equal([head.meta for head in heads], "all_gather with out=")
         into = None
         if target is not None and target.flags.c_contiguous and target.dtype.isnative:
             into = as_bytes(target)
-        return [head[1] for head in heads], await self._blocks_of(ch, data, heads, into)
+        return [head.meta for head in heads], await self._blocks_of(ch, data, heads, into)
 
     async def _blocks_of(
         self, ch: Channel, mine: Array, heads: Sequence[Head], into: Array | None = None
     ) -> list[Array]:
         """The bytes of all ranks: those that came inline, and the others by an all_gather of known sizes (into the
         memory that is to hold them all one after the other, if given)."""
-        even = any(head[0] & HAS_OUT for head in heads)  # all blocks are alike, and some rank wants them close together
+        # All blocks are alike if some rank wants them close together.
+        even = any(head.flags & HAS_OUT for head in heads)
         step = 1 if even else _ALIGN
-        counts = [0 if head[3] is not None else -(-head[2] // step) * step for head in heads]
+        counts = [0 if head.data is not None else -(-head.nbytes // step) * step for head in heads]
         total = sum(counts)
         buffer = np.empty(total, np.uint8) if into is None else into
-        places = [buffer[start:stop] for start, stop in spans(counts)]
+        places = _blocks(buffer, counts)
         if total:
             own = places[ch.rank]
             if len(own):
-                await fill(ch, mine, own[: mine.nbytes])
+                await pace.copy(ch, mine, own[: mine.nbytes])
                 own[mine.nbytes :] = 0
-            await self._chosen("all_gather", total, count=total).run(ch, buffer, counts)
+            await self._chosen("all_gather", total).run(ch, buffer, counts)
         return [
-            place[: head[2]] if head[3] is None else head[3] for place, head in zip(places, heads, strict=True)
+            place[: head.nbytes] if head.data is None else head.data for place, head in zip(places, heads, strict=True)
         ]
 
     def scatter(
@@ -224,8 +229,7 @@ class Movement(Calls):
             packed = self._packed_parts(parts, "scatter") if rank == where else None
             if packed is not None and target is not None:
                 own = packed[rank].array
-                dtype = target.dtype if native(target.dtype) == native(own.dtype) else own.dtype
-                check_out(target, own.shape, dtype, [each.array for each in packed], what="scatter", rank=rank)
+                check_out(target, own.shape, own.dtype, [each.array for each in packed], what="scatter", rank=rank)
 
             async def body(ch: Channel) -> Any:
                 landed, flags = False, 0 if target is None else HAS_OUT
@@ -239,13 +243,13 @@ class Movement(Calls):
                 parcels = None
                 if packed is not None:
                     parcels = [Parcel(bytes([flags]) + each.meta, await each.data(ch)) for each in packed]
-                parcel = await self._chosen("scatter", 1024 * ch.size).run(ch, parcels, where, place)
+                parcel = await self._blind("scatter").run(ch, parcels, where, place)
                 if parcel.meta[0] & HAS_OUT:  # nobody is through before everybody knows that its part fits
                     await self._barrier().run(ch)
                 if target is None:
                     return value_of(parcel.meta[1:], parcel.data) if packed is None else await packed[rank].copied(ch)
                 if not landed:
-                    await fill(ch, array_of(parcel.meta[1:], parcel.data), target)
+                    await pace.copy(ch, array_of(parcel.meta[1:], parcel.data), target)
                 return out
 
             return f"scatter root={where}", body
@@ -266,7 +270,7 @@ class Movement(Calls):
                 array, _ = as_array(parts, what="all_to_all", rank=rank)
                 if array.ndim == 0:
                     raise UsageError(f"all_to_all on rank {rank}: a number cannot be split; pass one array per rank")
-                given = [array[start:stop] for start, stop in split_rows(array.shape[0], size)]
+                given = _blocks(array, patterns.even(array.shape[0], size))
             packed = self._packed_parts(given, "all_to_all")
 
             async def body(ch: Channel) -> Any:
@@ -281,12 +285,12 @@ class Movement(Calls):
         """What every rank has for me; AIOCOLL_ALGORITHM's choice for all_to_all holds here."""
         name = self._settings.algorithm.get("all_to_all")
         if name is None or any(each.name == name for each in all_of("exchange_all")):
-            came: list[Any] = await self._chosen("exchange_all", 1024 * ch.size, named="all_to_all").run(ch, parcels)
+            came: list[Any] = await self._blind("exchange_all", "all_to_all").run(ch, parcels)
             return came
         # An algorithm for sizes that both sides know: they travel first.
         algorithm = self._chosen("all_to_all", 0)
         sizes = [Parcel(each.meta, np.array([each.data.nbytes], "<u8").view(np.uint8)) for each in parcels]
-        heads = await self._chosen("exchange_all", 1024 * ch.size).run(ch, sizes)
+        heads = await self._blind("exchange_all").run(ch, sizes)
         incoming = [np.empty(int(head.data.view("<u8")[0]), np.uint8) for head in heads]
         incoming[ch.rank] = parcels[ch.rank].data
         await algorithm.run(ch, [each.data for each in parcels], incoming)
@@ -316,6 +320,11 @@ class Movement(Calls):
         if len(given) != size:
             raise UsageError(f"{what} on rank {rank}: {len(given)} parts for {size} ranks; give one array per rank")
         return [Packed(part, f"{what}, part {number}", rank) for number, part in enumerate(given)]
+
+
+def _blocks(array: Array, rows: Sequence[int]) -> list[Array]:
+    """Consecutive parts of ``array`` along axis 0, of so many rows."""
+    return [array[start:stop] for start, stop in pairwise(patterns.offsets(rows))]
 
 
 async def _values(ch: Channel, parcels: Sequence[Any], own: Packed) -> list[Any]:

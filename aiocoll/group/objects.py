@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algorithms import pace
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
 from ..buffers.layout import PIECE_BYTES
@@ -20,10 +21,9 @@ from ..errors import SerializationError, UsageError
 from ..wire.objects import dumps, loads
 from .calls import Posted
 from .movement import Movement
-from .packing import blob_of, fill, read_blob
+from .packing import blob_of, read_blob
 
 Body = Callable[[Channel], Awaitable[Any]]
-_INLINE_BYTES_MAX = 4096
 
 
 class Dumped:
@@ -48,7 +48,7 @@ class Dumped:
             return self.bytes_now()
         whole, start = np.empty(self.nbytes, np.uint8), 0
         for part in self.parts:
-            await fill(ch, np.frombuffer(part, np.uint8), whole[start : start + len(part)])
+            await pace.copy(ch, np.frombuffer(part, np.uint8), whole[start : start + len(part)])
             start += len(part)
         return whole
 
@@ -121,7 +121,7 @@ class Objects(Movement):
 
             async def body(ch: Channel) -> Any:
                 data = await mine.data(ch)
-                blobs = await share(ch, blob_of(b"", data if data.nbytes <= _INLINE_BYTES_MAX else None, data.nbytes))
+                blobs = await share(ch, blob_of(b"", data))
                 blocks = await self._blocks_of(ch, data, [read_blob(blob) for blob in blobs])
                 return [Parcel(b"", block) for block in blocks]
 
@@ -142,7 +142,7 @@ class Objects(Movement):
 
             async def body(ch: Channel) -> Any:
                 parcels = None if mine is None else await _parcels(ch, mine)
-                return (await self._chosen("scatter", 1024 * ch.size).run(ch, parcels, where, None)).data
+                return (await self._blind("scatter").run(ch, parcels, where, None)).data
 
             return f"scatter_object root={where}", body
 

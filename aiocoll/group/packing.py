@@ -7,12 +7,13 @@ depends on, whether the sender gave a number included.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..buffers import as_array, as_bytes, is_packed, native, pack, pieces, shaped
+from ..algorithms import pace
+from ..buffers import as_array, as_bytes, is_packed, native, pack, shaped
 from ..buffers.layout import PIECE_BYTES
 from ..endpoint import Channel
 from ..errors import UsageError, WireError
@@ -23,6 +24,8 @@ Array = NDArray[Any]
 _HEAD: Final = struct.Struct("<BHQ")  # flags, bytes of meta, bytes of payload
 _META_BYTES_MAX: Final = 24 << 10
 """A frame's description holds it, and what the call says of itself beside it."""
+INLINE_BYTES_MAX: Final = 4096
+"""Data of up to this travel with their description."""
 _INLINE: Final = 1
 HAS_OUT: Final = 2
 """This rank gave ``out=``."""
@@ -31,7 +34,7 @@ HAS_OUT: Final = 2
 class Packed:
     """One array ready to travel: its description and its bytes."""
 
-    __slots__ = ("_bytes", "_fortran", "array", "meta", "nbytes", "scalar")
+    __slots__ = ("_bytes", "_fortran", "array", "meta", "scalar")
 
     def __init__(self, x: Any, what: str, rank: int) -> None:
         self.array, self.scalar = array, _ = as_array(x, what=what, rank=rank)
@@ -39,9 +42,7 @@ class Packed:
         flags = array.flags
         self._fortran = bool(flags.f_contiguous and not flags.c_contiguous)
         if array.nbytes <= PIECE_BYTES or is_packed(array):
-            flat, self._fortran = pack(array)
-            self._bytes = as_bytes(flat)
-        self.nbytes = array.nbytes
+            self.bytes_now()
         try:
             # An array without axes has no order: Fortran's stands for a number, which comes back as a NumPy scalar.
             self.meta = describe(native(array.dtype), array.shape, self._fortran or self.scalar)
@@ -60,7 +61,7 @@ class Packed:
         """The bytes in native byte order; a large array of another layout is copied once, piece by piece."""
         if self._bytes is None:
             flat = np.empty(self.array.size, native(self.array.dtype))
-            await fill(ch, self.array, shaped(flat, self.array.shape, self._fortran))
+            await pace.copy(ch, self.array, shaped(flat, self.array.shape, self._fortran))
             self._bytes = as_bytes(flat)
         return self._bytes
 
@@ -73,24 +74,34 @@ class Packed:
     async def copied(self, ch: Channel) -> Any:
         """The array again, in memory of its own."""
         copy = np.empty_like(self.array, native(self.array.dtype), subok=False)
-        await fill(ch, self.array, copy)
+        await pace.copy(ch, self.array, copy)
         return copy[()] if self.scalar else copy
 
 
-def blob_of(meta: bytes, data: Array | None, nbytes: int, flags: int = 0) -> bytes:
-    """What travels first: flags, the description, and the data itself if given."""
-    if data is not None:
-        return _HEAD.pack(flags | _INLINE, len(meta), nbytes) + meta + data.tobytes()
-    return _HEAD.pack(flags, len(meta), nbytes) + meta
+class Head(NamedTuple):
+    """What travels first of an array."""
+
+    flags: int
+    meta: bytes
+    nbytes: int
+    data: Array | None
+    """The bytes themselves, if they are few."""
 
 
-def read_blob(blob: bytes) -> tuple[int, bytes, int, Array | None]:
-    """(flags, meta, nbytes, data if it came along)."""
+def blob_of(meta: bytes, data: Array, flags: int = 0, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> bytes:
+    """What travels first: flags, the description, and the data itself if it is small."""
+    inline = data.nbytes <= inline_bytes_max
+    head = _HEAD.pack(flags | _INLINE if inline else flags, len(meta), data.nbytes) + meta
+    return head + data.tobytes() if inline else head
+
+
+def read_blob(blob: bytes) -> Head:
+    """What `blob_of` made."""
     flags, meta_bytes, nbytes = _HEAD.unpack_from(blob)
     start = _HEAD.size + meta_bytes
     meta = blob[_HEAD.size : start]
     data = np.frombuffer(bytearray(blob[start : start + nbytes]), np.uint8) if flags & _INLINE else None
-    return flags, meta, nbytes, data
+    return Head(flags, meta, nbytes, data)
 
 
 def array_of(meta: bytes, data: Array) -> Array:
@@ -117,9 +128,3 @@ def direct(target: Array | None, what: ArrayMeta) -> Array | None:
     if flags.f_contiguous and what.fortran:
         return as_bytes(target)
     return None
-
-
-async def fill(ch: Channel, array: Array, target: Array) -> None:
-    """Copies a result into ``target``, piece by piece."""
-    for _ in pieces(array, target):
-        await ch.breathe()

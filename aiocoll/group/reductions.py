@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithms import Algorithm
-from ..buffers import as_array, as_out, check_out, native, pieces, split_rows
+from .. import patterns
+from ..algorithms import Algorithm, pace
+from ..buffers import as_array, as_out, check_out, native
 from ..endpoint import Channel
 from ..errors import UsageError
 from ..ops import SUM, Op, as_op, finish_pieces
@@ -73,16 +74,11 @@ class _Cut:
     def text(self) -> str:
         """How the ranks' blocks differ from what all would do without a word."""
         shape = self.shape
-        usual = [(stop - start, *shape[1:]) for start, stop in split_rows(shape[0], len(self.blocks))]
+        usual = [(rows, *shape[1:]) for rows in patterns.even(shape[0], len(self.blocks))]
         if self.blocks == usual:
             return ""
         alike = all(block[1:] == shape[1:] and block for block in self.blocks)
         return f" blocks={[block[0] for block in self.blocks] if alike else self.blocks}"
-
-
-async def _copy(ch: Channel, source: Array, target: Array) -> None:
-    for _ in pieces(source, target):
-        await ch.breathe()
 
 
 async def _finish(ch: Channel, op: Op, work: Array, size: int) -> None:
@@ -114,9 +110,7 @@ class Reductions(Calls):
             async def body(ch: Channel) -> Any:
                 shape = given.array.shape
                 home = _home(target, shape, plan)
-                work = _fresh(ch, given.array.size, plan.work) if home is None else home.reshape(-1)
-                if not _same(home, given.array):
-                    await _copy(ch, given.array, work.reshape(shape))
+                work = await _loaded(ch, given, home)
                 await plan.algorithm.run(ch, work, plan.op)
                 await _finish(ch, given.op, work, ch.size)
                 return await _deliver(ch, work, shape, plan, home, target, out, given.scalar)
@@ -141,9 +135,7 @@ class Reductions(Calls):
 
             async def body(ch: Channel) -> Any:
                 home = _home(target, shape, plan) if mine else None
-                work = _fresh(ch, given.array.size, plan.work) if home is None else home.reshape(-1)
-                if not _same(home, given.array):
-                    await _copy(ch, given.array, work.reshape(shape))
+                work = await _loaded(ch, given, home)
                 await plan.algorithm.run(ch, work, plan.op, where)
                 if not mine:
                     return None
@@ -175,7 +167,7 @@ class Reductions(Calls):
                 work = _fresh(ch, sum(elements), plan.work)
                 start = 0
                 for part in parts:
-                    await _copy(ch, part, work[start : start + part.size].reshape(part.shape))
+                    await pace.copy(ch, part, work[start : start + part.size].reshape(part.shape))
                     start += part.size
                 await plan.algorithm.run(ch, work, plan.op, elements)
                 begin = sum(elements[: ch.rank])
@@ -209,8 +201,7 @@ class Reductions(Calls):
 
             async def body(ch: Channel) -> Any:
                 home = _home(None, shape, plan)
-                work = _fresh(ch, given.array.size, plan.work) if home is None else home.reshape(-1)
-                await _copy(ch, given.array, work.reshape(shape))
+                work = await _loaded(ch, given, home)
                 await plan.algorithm.run(ch, work, plan.op)
                 if below == 0:
                     first = given.op.identity_array(shape, plan.result)
@@ -284,7 +275,7 @@ class Reductions(Calls):
         if array.ndim == 0:
             raise UsageError(f"{what}: x has no axis 0 to be cut along; pass an array")
         if counts is None:
-            rows = [stop - start for start, stop in split_rows(array.shape[0], size)]
+            rows = patterns.even(array.shape[0], size)
         else:
             try:
                 rows = [index(count) for count in counts]
@@ -313,6 +304,15 @@ def _home(target: Array | None, shape: tuple[int, ...], plan: _Plan) -> Array | 
     return None
 
 
+async def _loaded(ch: Channel, given: _Input, home: Array | None) -> Array:
+    """Flat work space that holds the input: the result's own memory, or private."""
+    array = given.array
+    work = _fresh(ch, array.size, given.plan.work) if home is None else home.reshape(-1)
+    if not _same(home, array):
+        await pace.copy(ch, array, work.reshape(array.shape))
+    return work
+
+
 def _same(home: Array | None, given: Array) -> bool:
     """Whether the work space is the input itself, so that nothing is to be copied."""
     if home is None or home is given:
@@ -332,9 +332,9 @@ async def _deliver(
     """The caller's result out of the work space."""
     if target is not None:
         if home is None:
-            await _copy(ch, work.reshape(shape), target)
+            await pace.copy(ch, work.reshape(shape), target)
         return out
     if home is None:
         home = np.empty(shape, plan.result)
-        await _copy(ch, work.reshape(shape), home)
+        await pace.copy(ch, work.reshape(shape), home)
     return home[()] if scalar else home

@@ -21,8 +21,6 @@ from aiocoll.buffers import (
     pack,
     pieces,
     shaped,
-    spans,
-    split_rows,
 )
 
 CHARS = "?bBhHiIlLqQefdgFDG"
@@ -87,24 +85,19 @@ def equal(a, b):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_pack_gives_flat_native_contiguous_and_shaped_undoes_it(dtype, layout):
     x = LAYOUTS[layout](sample(dtype))
-    for keep_order in (True, False):
-        buffer, fortran = pack(x, keep_order=keep_order)
-        assert (
-            buffer.ndim == 1 and buffer.flags.c_contiguous and buffer.dtype == native(dtype) and buffer.dtype.isnative
-        )
-        assert equal(shaped(buffer, x.shape, fortran), x)
-        assert not fortran or keep_order
-        if is_packed(x) and (keep_order or x.flags.c_contiguous) and x.nbytes:
-            assert np.shares_memory(buffer, x)
-        elif x.nbytes:
-            assert not np.may_share_memory(buffer, x)
+    buffer, fortran = pack(x)
+    assert buffer.ndim == 1 and buffer.flags.c_contiguous and buffer.dtype == native(dtype) and buffer.dtype.isnative
+    assert equal(shaped(buffer, x.shape, fortran), x)
+    if is_packed(x) and x.nbytes:
+        assert np.shares_memory(buffer, x)
+    elif x.nbytes:
+        assert not np.may_share_memory(buffer, x)
 
 
 def test_pack_says_fortran_only_where_it_matters():
     assert pack(np.zeros(4))[1] is False and pack(np.zeros((1, 4), order="F"))[1] is False
     assert pack(np.zeros((2, 3), order="F"))[1] is True
     assert pack(np.zeros((2, 3), ">f8", order="F"))[1] is True
-    assert pack(np.zeros((2, 3), order="F"), keep_order=False)[1] is False
 
 
 @pytest.mark.parametrize("layout", ["c", "fortran", "transposed", "0-d", "zero rows", "zero columns", "read-only"])
@@ -222,15 +215,3 @@ def test_native_is_native_throughout_and_the_same_dtype_otherwise(dtype):
     assert native(dtype).itemsize == dtype.itemsize
     if dtype.isnative:
         assert native(dtype) is dtype
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16])
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 15, 16, 17, 1001])
-def test_split_rows_is_array_split(n, size):
-    blocks = np.array_split(np.arange(n), size)
-    bounds = split_rows(n, size)
-    assert [np.arange(n)[start:stop].tolist() for start, stop in bounds] == [block.tolist() for block in blocks]
-
-
-def test_spans_follow_one_another():
-    assert spans([2, 0, 3]) == [(0, 2), (2, 2), (2, 5)] and spans([]) == []
