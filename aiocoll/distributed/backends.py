@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .constants import NUMBER_OF_BACKEND, Backend
+from .constants import Backend
 from .refusals import RuntimeUsageError
 
-_TRANSPORT_OF = {"tcp": "tcp", "shm": "shm", "auto": "auto"}
+_WORKING = ("tcp", "shm", "auto")  # each is a transport of the same name
 _EXTRA_OF = {"mpi": ("mpi", "mpi4py"), "gloo": ("torch", "PyTorch"), "nccl": ("torch", "PyTorch, and GPUs")}
 
 
@@ -28,12 +28,12 @@ def transport_of(backend: Backend) -> str:
             f"pip install 'aiocoll[{extra}]'), and this release of aiocoll does not bring it yet; use 'tcp', 'shm' or "
             "'auto', which work everywhere"
         )
-    return _TRANSPORT_OF[backend]
+    return str(backend)
 
 
 def is_backend_available(backend: str) -> bool:
     """Can ``init_process_group(backend)`` work in this installation?"""
-    return backend.lower() in _TRANSPORT_OF
+    return backend.lower() in _WORKING
 
 
 def is_available() -> bool:
@@ -54,8 +54,3 @@ def is_gloo_available() -> bool:
 def is_nccl_available() -> bool:
     """Does the backend "nccl" work in this installation?"""
     return is_backend_available("nccl")
-
-
-def number_of(backend: Backend) -> int:
-    """The backend's value in ``dist_backend``."""
-    return NUMBER_OF_BACKEND[backend]

@@ -14,8 +14,7 @@ from typing import Any
 from .. import sync
 from ..errors import AiocollError, NotInitializedError, UsageError
 from .arguments import integer, seconds_of
-from .backends import backend_named, is_available, number_of, transport_of
-from .constants import _INITIALIZED_PG
+from .backends import backend_named, transport_of
 from .environment import from_environment
 from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError, documented
 from .state import NON_GROUP_MEMBER, STATE, WORLD, ProcessGroup, member_of, world
@@ -49,8 +48,6 @@ def init_process_group(
     """
     if kwargs:
         raise AssertionUsageError(f"got unexpected keyword arguments: {','.join(kwargs)}")
-    if not is_available():  # pragma: no cover - there is no such build
-        raise RuntimeUsageError("built without distributed support")
     if STATE.world is not None and STATE.world.foreign:
         STATE.leave()  # a forked child of a rank is not in its parent's world, and may join one of its own
     if STATE.initialized:
@@ -80,7 +77,7 @@ def init_process_group(
         group = sync.connect(init_method, rank=place, size=size, **options)
     except UsageError as error:
         raise documented(error) from error.__cause__
-    STATE.join(group, str(chosen), number_of(chosen))
+    STATE.join(group, str(chosen))
     _leave_at_exit()
 
 
@@ -97,7 +94,7 @@ def destroy_process_group(group: Any = None) -> None:
 
 def is_initialized() -> bool:
     """Has init_process_group() been called, and destroy_process_group() not yet?"""
-    return STATE.initialized == _INITIALIZED_PG
+    return STATE.world is not None
 
 
 def get_rank(group: Any = WORLD) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..errors import NotInitializedError
 from ..sync import SyncGroup
-from .constants import _INITIALIZED_PG, dist_backend
+from .constants import _INITIALIZED_PG, NUMBER_OF_BACKEND, Backend, dist_backend
 from .refusals import RuntimeUsageError
 
 NON_GROUP_MEMBER = -100  # the value that today's API gives to those who are not in a new group
@@ -64,22 +64,28 @@ class World(ProcessGroup):
 class State:
     """What this process has joined."""
 
-    initialized: int = 0
-    backend: int = dist_backend.UNDEFINED
-    backend_name: str = "undefined"
+    backend_name: str = Backend.UNDEFINED
     world: SyncGroup | None = None
     groups: dict[int, ProcessGroup] = field(default_factory=dict)
 
-    def join(self, group: SyncGroup, backend_name: str, backend: int) -> None:
+    @property
+    def initialized(self) -> int:
+        """The documented value for process-group mode, or 0."""
+        return 0 if self.world is None else _INITIALIZED_PG
+
+    @property
+    def backend(self) -> int:
+        """The backend's value in ``dist_backend``."""
+        return NUMBER_OF_BACKEND.get(self.backend_name, dist_backend.UNDEFINED)
+
+    def join(self, group: SyncGroup, backend_name: str) -> None:
         """From here on the process is in process-group mode."""
-        self.world, self.backend_name, self.backend = group, backend_name, backend
-        self.initialized = _INITIALIZED_PG
+        self.world, self.backend_name = group, backend_name
 
     def leave(self) -> None:
         """Forgets everything and closes the world, and with it every group."""
         joined, groups = world(), self.groups
-        self.initialized, self.backend, self.backend_name = 0, dist_backend.UNDEFINED, "undefined"
-        self.world, self.groups = None, {}
+        self.world, self.groups, self.backend_name = None, {}, Backend.UNDEFINED
         joined.close()
         groups.clear()  # not before: a group that goes while the world is open was forgotten by its owner
 
