@@ -32,7 +32,8 @@ class Traffic:
 class Network:
     """`delay(src, dst, nbytes, now)` books a message and tells when it arrives.
 
-    `hosts` gives each rank's host (None: a host each); seconds and bytes per second.
+    `hosts` gives each rank's host (None: a host each). Latency and jitter (a delay of 0 to so much is drawn for each
+    message) in seconds, bandwidth in bytes per second; ``local_`` between ranks of one host (None: as between hosts).
     """
 
     size: int
@@ -43,9 +44,9 @@ class Network:
     local_bandwidth: float | None = None
     jitter: float = 0.0
     generator: random.Random = field(default_factory=random.Random)
-    sent: list[Traffic] = field(default_factory=list)
-    _leaving: dict[tuple[int, int], float] = field(default_factory=dict)
-    _arriving: dict[tuple[int, int], float] = field(default_factory=dict)
+    sent: list[Traffic] = field(init=False)
+    _leaving: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
+    _arriving: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.hosts is None:

@@ -42,8 +42,10 @@ def run(
     """`await main(group)` on each of `size` ranks; the results by rank, CRASHED for those that `crash` stopped.
 
     `latency` in seconds, `bandwidth` in bytes per second of each host's network card; `hosts` gives each rank's host
-    (None: a host each). `timeout` is the group's default deadline in simulated seconds. Raises the first failure that
-    is no other's consequence; `DeadlockError` with the wait-for graph as soon as nothing can happen any more.
+    (None: a host each); `network` are the other fields of `Network`: local_latency, local_bandwidth, jitter. `timeout`
+    is the group's default deadline in simulated seconds. Raises UsageError for what cannot be simulated, else the first
+    failure that is no other's consequence; `DeadlockError` with the wait-for graph as soon as nothing can happen any
+    more.
     """
     return Simulation(
         size, seed=seed, latency=latency, bandwidth=bandwidth, crash=crash, hosts=hosts, timeout=timeout,
