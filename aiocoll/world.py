@@ -187,9 +187,11 @@ class _Wanted:
         endpoint.inquest = inquest
 
         async def shut() -> None:
-            for task in inquests:
-                task.cancel()
             await _shut(endpoint, meeting)
+            if inquests:
+                for task in inquests:
+                    task.cancel()
+                await asyncio.wait(list(inquests), timeout=_LEAVING_BROKEN_SECONDS)
 
         return Group(endpoint, scope, self.settings, timeout=self.timeout, shut=shut)
 

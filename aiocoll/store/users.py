@@ -10,7 +10,9 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_ENDING: Final = 0x4  # PF_EXITING among the flags in /proc/PID/stat
 
 
 def me() -> dict[str, Any]:
@@ -54,8 +56,14 @@ def _namespace() -> int:
 def _started(pid: int) -> str:
     """When a process started, in the kernel's ticks; empty when there is none, or none but a zombie."""
     try:
-        # The name in parentheses may hold anything, spaces and parentheses included: fields count from behind it.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return started_in(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
     except OSError:
         return ""
-    return "" if fields[0] in "ZX" else fields[19]
+
+
+def started_in(stat: str) -> str:
+    """The same from the kernel's line about a process. One that is ending closes its connections before it is a zombie,
+    so that others may look at it in between."""
+    # The name in parentheses may hold anything, spaces and parentheses included: fields count from behind it.
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" or int(fields[6]) & _ENDING else fields[19]
