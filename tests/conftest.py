@@ -6,20 +6,16 @@ something says why with ``@pytest.mark.leaks("reason")``.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import gc
 import inspect
 import os
-import threading
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+
+from aiocoll.testing.leaks import Belongings, LeakError, left_behind, no_leaked_tasks
 
 settings.register_profile(
     "quick",
@@ -46,71 +42,6 @@ def pytest_configure() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- leaks
-
-
-@dataclass(frozen=True, slots=True)
-class Belongings:
-    """What this process holds at one moment."""
-
-    threads: frozenset[threading.Thread]
-    children: frozenset[psutil.Process]
-    descriptors: frozenset[tuple[int, str]]
-
-    @classmethod
-    def now(cls) -> Belongings:
-        return cls(frozenset(_threads()), frozenset(_children()), frozenset(_descriptors()))
-
-    def beyond(self, before: Belongings) -> list[str]:
-        """What stands here and did not stand in ``before``, in words."""
-        threads = [f"thread {thread.name!r}" for thread in self.threads - before.threads if thread.is_alive()]
-        children = [f"child {child!r}" for child in self.children - before.children if child.is_running()]
-        files = [f"descriptor {number} -> {target}" for number, target in self.descriptors - before.descriptors]
-        return sorted(threads) + sorted(children) + sorted(files)
-
-
-def _threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if not thread.name.startswith(("pytest_timeout", "execnet"))]
-
-
-def _standing_helpers() -> set[int | None]:
-    """The processes that multiprocessing starts once and keeps for the whole run."""
-    tracker, server = resource_tracker._resource_tracker, forkserver._forkserver  # type: ignore[attr-defined]
-    return {tracker._pid, server._forkserver_pid}
-
-
-def _children() -> list[psutil.Process]:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there are none: known in a microsecond, where a look through /proc takes thousands
-        return []
-    return [child for child in psutil.Process().children(recursive=True) if child.pid not in _standing_helpers()]
-
-
-def _descriptors() -> list[tuple[int, str]]:
-    tracker, server = resource_tracker._resource_tracker, forkserver._forkserver  # type: ignore[attr-defined]
-    kept = {tracker._fd, server._forkserver_alive_fd}
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-        if int(name) not in kept and not target.startswith("/dev/"):
-            found.append((int(name), target))
-    return found
-
-
-def _left_behind(before: Belongings) -> list[str]:
-    """Gives what is ending a few seconds to end, then says what has stayed."""
-    left = Belongings.now().beyond(before)
-    if not left:
-        return []
-    gc.collect()  # an open socket in a reference cycle is closed (and warned about) here
-    now = Belongings.now()
-    for thread in now.threads - before.threads:
-        thread.join(_GRACE_SECONDS)
-    psutil.wait_procs(list(now.children - before.children), timeout=_GRACE_SECONDS)
-    return Belongings.now().beyond(before)
 
 
 def _has_lasting_fixtures(item: pytest.Item) -> bool:
@@ -145,7 +76,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     before = item.stash.get(_before, None)
     if before is None or item.get_closest_marker("leaks") is not None:
         return
-    left = _left_behind(before)
+    left = left_behind(before, grace=_GRACE_SECONDS)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
 
@@ -155,17 +86,10 @@ def _watching_tasks(function: Callable[..., Coroutine[Any, Any, None]]) -> Calla
 
     @functools.wraps(function)
     async def watched(*args: Any, **kwargs: Any) -> None:
-        before = asyncio.all_tasks()
-        await function(*args, **kwargs)
-        fresh = asyncio.all_tasks() - before
-        if not fresh:
-            return
-        _, pending = await asyncio.wait(fresh, timeout=1.0)
-        if pending:
-            names = sorted(map(repr, pending))
-            for task in pending:
-                task.cancel()
-            await asyncio.wait(pending, timeout=1.0)
-            pytest.fail("the test left tasks running: " + "; ".join(names), pytrace=False)
+        try:
+            async with no_leaked_tasks():
+                await function(*args, **kwargs)
+        except LeakError as error:
+            pytest.fail(f"the test {error}", pytrace=False)
 
     return watched

@@ -81,7 +81,7 @@ async def no_leaked_tasks(*, grace: float = 1.0) -> Any:
         for task in pending:
             task.cancel()
         await asyncio.wait(pending, timeout=grace)
-        raise LeakError("tasks left running: " + "; ".join(names))
+        raise LeakError("left tasks running: " + "; ".join(names))
 
 
 def _children() -> Iterator[tuple[int, str]]:
