@@ -46,17 +46,15 @@ class Call:
 
     __slots__ = (
         "began", "borrowed", "compared", "deadline", "description", "endpoint", "error", "greeting", "label", "looked",
-        "number", "received", "scope", "sendings", "sent", "spot", "timeout",
+        "number", "received", "scope", "sendings", "sent", "timeout",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, number: int, spot: tuple[str, int], description: str, timeout: float) -> None:
-        self.scope, self.endpoint, self.number, self.spot = scope, scope.endpoint, number, spot
+    def __init__(self, scope: Scope, number: int, label: str, description: str, timeout: float) -> None:
+        self.scope, self.endpoint, self.number, self.label = scope, scope.endpoint, number, label
         self.description, self.greeting = description, greeting_of(description)
         self.timeout = timeout
         self.began = self.endpoint.loop.time()
         self.deadline = self.began + timeout
-        collective = description.partition(" ")[0]
-        self.label = f"{collective} (call {spot[1]}{f' named {spot[0]!r}' if spot[0] else ''})"
         self.error: BaseException | None = None
         self.compared = False
         """Whether what came before it has been looked at for calls of another kind."""

@@ -26,7 +26,7 @@ from ..wire.codec import pack_control
 from .channel import description_in
 from .inquiry import Inquiry
 from .message import TAG_MASK, Message, MessageReceive, MessageSend
-from .news import facts, renewed, sayable, wrap
+from .news import broken, renewed, sayable, wrap
 from .operations import Operation
 from .scope import bound
 
@@ -150,7 +150,7 @@ class Failure:
     def differ(self, scope: Scope, number: int, mine: str, peer: int, meta: bytes) -> None:
         """A peer's first frame of a call says that its call is another one than mine."""
         call = scope.calls.get(number)
-        what = f"call {call.spot[1]}" + (f" named {call.spot[0]!r}" if call.spot[0] else "") if call else "a call"
+        what = "a call" if call is None else call.label
         self.mismatch(
             scope,
             f"ranks made different calls under one number ({what} of group {scope.label!r}): rank {scope.rank} made "
@@ -189,7 +189,7 @@ class Failure:
         self.bad_news = True
         by = scope.rank if by is None else by
         emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
-        news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": by, **facts(scope, error)}
+        news = broken(scope, error, by)
         number = -1 if call is None else call.number
         linked = {link.peer for link in self.endpoint.transport.links()}
         for peer in scope.others():
@@ -203,21 +203,17 @@ class Failure:
         self._fail_pending(scope, error, number)
 
     def _fail_pending(self, scope: Scope, error: AiocollError, number: int) -> None:
-        pending = list(scope.calls.values())
         first_class = isinstance(error, _FIRST_CLASS)
-        for each in pending:
-            if first_class or each.number == number:
-                each.fail(renewed(error, each.label))
-            else:
-                each.fail(GroupBrokenError(f"{each.label}: group {scope.label!r} is broken: {error}", cause=error))
 
-        def ending(message: Operation) -> AiocollError:
-            what = message.describe()
-            if first_class:
+        def ending(what: str, *, failed: bool = False) -> AiocollError:
+            if first_class or failed:
                 return renewed(error, what)
             return GroupBrokenError(f"{what}: group {scope.label!r} is broken: {error}", cause=error)
 
-        messages = scope.mailbox.close(ending)
+        pending = list(scope.calls.values())
+        for each in pending:
+            each.fail(ending(each.label, failed=each.number == number))
+        messages = scope.mailbox.close(lambda message: ending(message.describe()))
         scope.raised = bool(pending or messages) or not first_class
 
     def tell_again(self, scope: Scope, peer: int) -> None:
@@ -225,8 +221,7 @@ class Failure:
         error = scope.broken
         if isinstance(error, AiocollError) and peer not in scope.told:
             scope.told.add(peer)
-            news = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": scope.rank, "call": False}
-            self.tell(peer, scope.id, 0, {**news, **facts(scope, error)})
+            self.tell(peer, scope.id, 0, {**broken(scope, error, scope.rank), "call": False})
 
     def linked(self, peer: int) -> None:
         """A link to ``peer`` is made: it may wait for us in groups that are broken."""
@@ -263,33 +258,30 @@ class Failure:
             return
         if isinstance(error, (UsageError, SerializationError)):
             self.refuse(call, error)
-        elif isinstance(error, AiocollError):
-            call.fail(error)
-            self.break_group(call.scope, error, call=call)
-        else:
-            scope = call.scope
-            text = f"{call.label}: rank {scope.rank} failed: {type(error).__name__}: {error}"
-            call.fail(error)
-            self.break_group(scope, GroupBrokenError(text, cause=error), call=call)
+            return
+        call.fail(error)
+        if not isinstance(error, AiocollError):
+            text = f"{call.label}: rank {call.scope.rank} failed: {type(error).__name__}: {error}"
+            error = GroupBrokenError(text, cause=error)
+        self.break_group(call.scope, error, call=call)
 
     def cancelled(self, call: Call, how: str = "cancelled") -> None:
         """The caller does not want ``call`` any more (``how``: or never awaited it); the others cannot finish it."""
         if call.error is not None:
             return  # it was over already: refused by a peer, say, which breaks nothing
-        scope = call.scope
-        member = self.endpoint.members[self.endpoint.rank]
-        text = f"rank {scope.rank} ({member.host}, pid {member.pid}) {how} {call.label} of group {scope.label!r}"
-        error = GroupBrokenError(text)
+        error = GroupBrokenError(f"{self._me(call.scope)} {how} {call.label} of group {call.scope.label!r}")
         call.fail(error)
-        self.break_group(scope, error)
+        self.break_group(call.scope, error)
 
     def program_failed(self, scope: Scope, error: BaseException, *, everything: bool) -> None:
         """This rank's program raised out of the group: nobody shall wait for it. ``everything``: out of its world."""
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         for each in list(self.endpoint.scopes.values()) if everything else [scope]:
-            member = self.endpoint.members[self.endpoint.rank]
-            text = f"rank {each.rank} ({member.host}, pid {member.pid}) left group {each.label!r} with {what}"
-            self.break_group(each, GroupBrokenError(text))
+            self.break_group(each, GroupBrokenError(f"{self._me(each)} left group {each.label!r} with {what}"))
+
+    def _me(self, scope: Scope) -> str:
+        member = self.endpoint.members[self.endpoint.rank]
+        return f"rank {scope.rank} ({member.host}, pid {member.pid})"
 
     # -- lost peers
 

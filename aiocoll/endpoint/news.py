@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 _TEXT_MAX: Final = 8000
 
 
-def facts(scope: Scope, error: AiocollError) -> dict[str, Any]:
-    """What travels beside the text of an error, in world ranks."""
+def broken(scope: Scope, error: AiocollError, by: int) -> dict[str, Any]:
+    """News that ``error`` broke a group, as rank ``by`` saw first; beside its text, the ranks in it are world ranks."""
+    news: dict[str, Any] = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": by}
     if isinstance(error, PeerLostError):
         reason = scope.endpoint.failure.why(error.world_rank or 0)
-        return {"world": error.world_rank, "operation": error.operation, "reason": reason}
-    if isinstance(error, CollectiveTimeoutError):
-        return {"missing": [scope.ranks[rank] for rank in error.missing], "operation": error.operation}
-    return {}
+        news |= {"world": error.world_rank, "operation": error.operation, "reason": reason}
+    elif isinstance(error, CollectiveTimeoutError):
+        news |= {"missing": [scope.ranks[rank] for rank in error.missing], "operation": error.operation}
+    return news
 
 
 def renewed(error: AiocollError, operation: str) -> AiocollError:

@@ -39,8 +39,8 @@ class Turn:
     collective: str
     number: int
     """The call on the wire."""
-    spot: tuple[str, int]
-    """(name, n): the n-th call of that name; unnamed calls have the name ""."""
+    label: str
+    """The call in messages."""
     error: AiocollError | None = None
     """Why the call cannot be made at all: awaiting it raises that."""
 
@@ -145,21 +145,21 @@ class Calls:
         try:
             self._usable(collective)
         except AiocollError as error:
-            return Turn(collective, -1, ("", -1), error)
+            return Turn(collective, -1, collective, error)
         scope = self._scope
         self._counts[collective] = self._counts.get(collective, 0) + 1
         if name is None:
             number = count = scope.next_call
             scope.next_call = count + 1
-            scope.last = f"{collective} (call {count})"
-            return Turn(collective, number, ("", count))
+            scope.last = label = f"{collective} (call {count})"
+            return Turn(collective, number, label)
         if not isinstance(name, str):
             text = f"{collective} on rank {scope.rank}: name={name!r} must be a str or None"
-            return Turn(collective, -1, ("", -1), UsageError(text))
+            return Turn(collective, -1, collective, UsageError(text))
         count = scope.named.get(name, 0)
         scope.named[name] = count + 1
-        scope.last = f"{collective} (call {count} named {name!r})"
-        return Turn(collective, _NAMED | identifier("call", name, count), (name, count))
+        scope.last = label = f"{collective} (call {count} named {name!r})"
+        return Turn(collective, _NAMED | identifier("call", name, count), label)
 
     def _made(
         self,
@@ -219,7 +219,7 @@ class Calls:
             if scope.refused.pop(turn.number, None) is not None:  # a peer refused it: nobody waits for it
                 self._forget(turn.number, description)
                 return
-            call = Call(scope, turn.number, turn.spot, description, 0.0)
+            call = Call(scope, turn.number, turn.label, description, 0.0)
             self._endpoint.failure.cancelled(call, how)
             call.over()
 
@@ -238,7 +238,7 @@ class Calls:
         if refused is not None:
             self._forget(turn.number, description)
             raise refused
-        call = Call(scope, turn.number, turn.spot, description, seconds)
+        call = Call(scope, turn.number, turn.label, description, seconds)
         scope.calls[turn.number] = call
         watched = observe.active
         if watched:

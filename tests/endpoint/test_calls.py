@@ -35,7 +35,7 @@ def channels(groups: list[Group], description: str = "trial") -> Iterator[list[C
     calls = []
     for group in groups:
         scope = group._scope
-        call = Call(scope, NUMBER, ("", NUMBER), description, HANG_SECONDS)
+        call = Call(scope, NUMBER, f"trial (call {NUMBER})", description, HANG_SECONDS)
         scope.calls[NUMBER] = call
         calls.append(call)
     try:
