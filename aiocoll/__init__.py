@@ -6,9 +6,9 @@ The map of this tree, top to bottom; what stands higher may import what stands l
     contrib/        one file per foreign framework
     testing/        conformance suites, and ``run``: one test on every fabric
     distributed/    the documented blocking API, a thin skin over sync
+    runner/         spawn N of me: ``aiocoll run`` and ``aiocoll.launch``
     sim/            many ranks in one process, virtual time, one seed
     sync/           blocking groups and Work handles over the drivers Inline and Threaded
-    runner/         spawn N of me: ``aiocoll run`` and ``aiocoll.launch``
     world           connect() and run(): a place -> store + links -> the first Group
     rendezvous/     how ranks meet: one file per scheme of init_method, and the joining protocol
     place/          where am I: one file per environment, detect()

@@ -12,6 +12,7 @@ import platform
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -80,11 +81,15 @@ def connect(
 ) -> Connecting:
     """Joins the world and gives its first group.
 
-    ``init_method``: ``env://``, ``tcp://host:port``, ``file:///path``; without it, and without ``store``, the
-    environment says where this process belongs (``aiocoll run``, torchrun), else it is a world of one. ``rank`` and
-    ``size`` win over the URL, the URL over the environment. ``timeout``: seconds for the meeting and for every call
-    (default 60, or AIOCOLL_TIMEOUT). ``transport``: "auto", "shm", "tcp", "inproc". ``secret``: what all ranks know
-    and nobody else does; without one only loopback is used. ``listener``: a bound socket for the store of rank 0.
+    ``init_method``: ``env://``, ``tcp://host:port`` (a multicast address, too), ``file:///path``; without it, and
+    without ``store``, the environment says where this process belongs (``aiocoll run``, torchrun), else it is a world
+    of one. ``rank`` and ``size`` win over the URL, the URL over the environment. ``store``: meet in this store (see
+    ``aiocoll.store``); it wants ``size``, and stays open. ``name``: the group's, equal on all ranks.
+    ``timeout``: seconds for the meeting and for every call (default 60, or AIOCOLL_TIMEOUT). ``transport``: "tcp",
+    "inproc" (ranks of one process), "auto" and "shm" (so far TCP too). ``secret``: what all ranks know and nobody
+    else does, text or bytes; without one only loopback is used. ``allow_pickle``: object calls take, and load,
+    whatever can be pickled. ``group_name``: keeps jobs apart that share a multicast address. ``listener``: a bound
+    socket for the store of rank 0.
 
     Raises UsageError (malformed arguments), RendezvousError (who came, who is missing, which address),
     AuthenticationError (another job or secret).
@@ -100,19 +105,13 @@ def connect(
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise UsageError(f"timeout={timeout!r}: seconds above 0 are needed")
     if allow_pickle and not settings.allow_pickle:
-        settings = _replace(settings, allow_pickle=True)
+        settings = replace(settings, allow_pickle=True)
     wanted = _Wanted(chosen, settings, place, _secret(secret, place), name, float(seconds))
     meeting = {
         "init_method": init_method, "rank": rank, "size": size, "store": store, "group_name": group_name,
         "listener": listener,
     }  # fmt: skip
     return Connecting(lambda: wanted.join(meeting))
-
-
-def _replace(settings: Settings, **changes: Any) -> Settings:
-    import dataclasses
-
-    return dataclasses.replace(settings, **changes)
 
 
 def _secret(secret: Any, place: Place) -> bytes:

@@ -5,6 +5,7 @@
     movement     broadcast, gather, all_gather, scatter, all_to_all, barrier
     objects      the same for plain Python data
     messages     point-to-point
+    packing      arrays ready to travel, and back
     group        Group: members, subgroups, close
 
 The rule: a method is a plain ``def`` that takes its call number and returns a coroutine; nothing is sent before the

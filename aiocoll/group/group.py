@@ -33,6 +33,16 @@ class Group(Reductions, Messages):
     ``rank`` (mine) and ``size``; ``name``; ``ranks`` (world ranks in the group's order); ``local_rank``,
     ``local_size`` (among the members on my host); ``hosts`` (each rank's host); ``timeout`` (seconds, default of every
     call); ``broken`` (None, or the error that broke it). Made by ``aiocoll.connect``, ``split``, ``subgroup``, ``dup``.
+
+    What holds for every collective: all members call it, and ``timeout`` (seconds, ``math.inf`` for none) and ``name``
+    (matched by it instead of by order) are each call's. An array is anything with memory that NumPy can read, of any
+    layout and fixed-size dtype; a number counts as one, and comes back as a NumPy scalar. Inputs are never changed,
+    results are new, writeable and in native byte order unless ``out`` is given. Awaiting the call raises, on all
+    members, UsageError or SerializationError where one refuses its arguments (the group goes on), MismatchError where
+    their calls differ, PeerLostError, CollectiveTimeoutError, and GroupBrokenError after any of the last three; from
+    then on nothing is written to ``out``, whose content is undefined. A member that waits for nobody in a call (root of
+    a broadcast, the first rank of a scan) may have returned by then, and hears it in a later one. Cancelling breaks the
+    group.
     """
 
     def __init__(
@@ -74,7 +84,8 @@ class Group(Reductions, Messages):
         self, color: Any, key: Any = None, *, timeout: float | None = None, name: str | None = None
     ) -> Posted[Group | None]:
         """One new group per ``color``, its ranks ordered by ``key`` (default: rank here), then by rank; None for the
-        ranks whose color is None. Collective."""
+        ranks whose color is None. Collective; ``color`` and ``key`` are int or str, keys of one color all of one kind,
+        else UsageError."""
         turn = self._turn("split", name)
 
         def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:

@@ -220,7 +220,11 @@ class Movement(Calls):
         self, parts: Any = None, root: int = 0, out: Any = None,
         *, timeout: float | None = None, name: str | None = None,
     ) -> Posted[Any]:  # fmt: skip
-        """My part of root's ``parts`` (a sequence of one array per rank; shapes may differ); others' are ignored."""
+        """My part of root's ``parts``, or ``out``, which must have its shape and dtype (MismatchError on all if not).
+
+        ``parts``: on root a sequence of one array per rank (or one array with a row per rank), whose shapes and dtypes
+        may differ; ignored on the others.
+        """
         turn = self._turn("scatter", name)
 
         def prepare() -> tuple[str, Body]:
@@ -259,8 +263,8 @@ class Movement(Calls):
     def all_to_all(
         self, parts: Any, *, timeout: float | None = None, name: str | None = None
     ) -> Posted[list[Any]]:
-        """What every rank has for me, in rank order. ``parts``: one array per rank, of any shapes; an array is split
-        along axis 0 as numpy.array_split does."""
+        """What every rank has for me: a list in rank order. ``parts``: one array per rank, of any shapes and dtypes;
+        an array is split along axis 0 as numpy.array_split does."""
         turn = self._turn("all_to_all", name)
 
         def prepare() -> tuple[str, Body]:

@@ -123,7 +123,10 @@ class Reductions(Calls):
         self, x: Any, op: Op | str = SUM, root: int = 0, out: Any = None,
         *, timeout: float | None = None, name: str | None = None,
     ) -> Posted[Any]:  # fmt: skip
-        """The reduction on ``root``, None elsewhere; inputs stay untouched everywhere."""
+        """The reduction on ``root``, an array of the shape of ``x`` (``out`` if given there); None elsewhere.
+
+        ``x``: equal shape and dtype on all ranks. Ranks other than ``root`` may return before it has the result.
+        """
         turn = self._turn("reduce", name)
 
         def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
@@ -152,8 +155,10 @@ class Reductions(Calls):
     ) -> Posted[Any]:  # fmt: skip
         """My block of the reduction of ``x`` along axis 0.
 
-        Blocks differ by at most one row, as numpy.array_split cuts, unless ``counts`` (rows per rank) says otherwise;
-        a list of arrays, one per rank, is taken too.
+        ``x``: shape (n, ...), equal on all ranks, as is the dtype. Blocks differ by at most one row, as
+        numpy.array_split cuts, unless ``counts`` (rows per rank, adding up to n, equal on all ranks) says otherwise.
+        A list of arrays of one dtype, one per rank, is taken too: the i-th, of any shape, is what rank i gets reduced.
+        Returns an array of my block's shape, or ``out``.
         """
         turn = self._turn("reduce_scatter", name)
 
@@ -182,13 +187,15 @@ class Reductions(Calls):
     def scan(
         self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
     ) -> Posted[Any]:
-        """The inclusive prefix: the reduction over ranks 0 to mine."""
+        """The inclusive prefix: the reduction over ranks 0 to mine, of the shape of ``x``, which is equal on all ranks,
+        as is the dtype."""
         return self._prefix("scan", x, op, timeout, name)
 
     def exscan(
         self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
     ) -> Posted[Any]:
-        """The exclusive prefix: the reduction over the ranks below mine; on rank 0 the op's identity, or None."""
+        """The exclusive prefix: the reduction over the ranks below mine, of the shape of ``x``, which is equal on all
+        ranks, as is the dtype. On rank 0 an array full of the op's identity, or None where the op has none."""
         return self._prefix("exscan", x, op, timeout, name)
 
     def _prefix(self, collective: str, x: Any, op: Op | str, timeout: float | None, name: str | None) -> Posted[Any]:

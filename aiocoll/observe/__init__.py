@@ -1,6 +1,7 @@
 """Facts out, never control in: ``emit`` hands what happened to whoever listens; when nobody does it costs nothing.
 
-One sink per file: ``recorder`` keeps the last facts, ``stats`` counts, ``chrome`` writes a timeline.
+One sink per file: ``recorder`` keeps the last facts, ``stats`` counts, ``chrome`` writes a timeline. ``report`` is no
+sink: it tells the runner why this rank ends.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rule: numbers only grow, and a snapshot is plain data.
 
-Counted are `call` and `called` (a collective begins and ends), `sent` and `received` (transport, nbytes), and how often
-each kind of fact came.
+Counted are `call` and `called` (a collective begins and ends), `sent` and `received` (transport, nbytes: the simulator
+tells of what is sent; what a real connection moves is in `Group.statistics()`), and how often each kind of fact came.
 """
 
 from __future__ import annotations
