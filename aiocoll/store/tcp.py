@@ -13,7 +13,7 @@ import os
 import time
 from typing import Any, Self
 
-from aiocoll.errors import AiocollError, RendezvousError, UsageError, WireError
+from aiocoll.errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError, WireError
 from aiocoll.store.base import CallStore, check_timeout
 from aiocoll.store.dial import dial
 from aiocoll.store.server import PROCESS_TOKEN
@@ -21,6 +21,8 @@ from aiocoll.store.stream import Stream, address_text, pack, scoped, unpack
 from aiocoll.store.table import ANSWER_BYTES_MAX, KEYS_MAX
 
 BATCH_BYTES = 8 << 20
+ANSWER_SECONDS = 60.0
+"""A server answers at once what need not wait; one that is stopped or starved must not hold its clients for ever."""
 ANSWER_MESSAGE_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 
 
@@ -102,8 +104,8 @@ class TCPStore(CallStore):
         pending = self._pending[number] = _Pending(op, args, self._loop.create_future())
         started = time.monotonic()
         timer = None
-        if timeout and timeout != math.inf:
-            timer = self._loop.call_later(timeout, self._too_late, number, started)
+        if timeout != math.inf:
+            timer = self._loop.call_later(timeout or ANSWER_SECONDS, self._too_late, number, started, bool(timeout))
         # Without time to wait the server looks once and answers: one round trip must be enough.
         self._stream.send(pack([number, op + "?" if timeout == 0 else op, *args]))
         try:
@@ -167,11 +169,20 @@ class TCPStore(CallStore):
             if not request.future.done():
                 request.future.set_result(error)
 
-    def _too_late(self, number: int, started: float) -> None:
+    def _too_late(self, number: int, started: float, waited: bool) -> None:
         pending = self._pending.get(number)
-        if pending is not None and not pending.future.done():
-            pending.future.set_result(self._late(pending.op, pending.args, time.monotonic() - started))
-            self._withdraw(number)
+        if pending is None or pending.future.done():
+            return
+        elapsed = time.monotonic() - started
+        if waited:
+            error = self._late(pending.op, pending.args, elapsed)
+        else:
+            error = RendezvousTimeoutError(
+                f"{self.where}: {pending.op} was not answered within {elapsed:.1f} s: is the process that hosts the "
+                "store stopped, or its host?"
+            )
+        pending.future.set_result(error)
+        self._withdraw(number)
 
     def _withdraw(self, number: int) -> None:
         """Take a request back; the answer to a pop may be on its way already, and then the item must go back."""

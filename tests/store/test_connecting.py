@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aiocoll.errors import AuthenticationError, RendezvousError, RendezvousTimeoutError, UsageError
-from aiocoll.store import StoreServer, TCPStore, dial
+from aiocoll.store import StoreServer, TCPStore, dial, tcp
 
 
 @asynccontextmanager
@@ -51,6 +51,7 @@ async def test_http_server_on_the_port() -> None:
     assert not isinstance(info.value, RendezvousTimeoutError)
 
 
+@pytest.mark.slow
 async def test_silent_server_on_the_port() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -65,6 +66,7 @@ async def test_silent_server_on_the_port() -> None:
             await TCPStore.connect("127.0.0.1", port, timeout=0.2)
 
 
+@pytest.mark.slow
 async def test_server_that_hangs_up() -> None:
     async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -181,3 +183,16 @@ async def test_ports_are_checked() -> None:
     for port in (0, 65536, -1, "29500", True):
         with pytest.raises(UsageError, match="port"):
             await TCPStore.connect("127.0.0.1", port)  # type: ignore[arg-type]
+
+
+async def test_a_server_that_stops_answering_holds_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(StoreServer, "_on_message", lambda *_: None)  # as if its process were stopped
+    server = await StoreServer.start("127.0.0.1", 0)
+    try:
+        async with await TCPStore.connect(*server.address) as store:
+            for late in (store.set("key", b"value"), store.get("key", timeout=0)):
+                with pytest.raises(RendezvousTimeoutError, match=rf"{store.where}: [sg]et was not answered within"):
+                    await late
+    finally:
+        await server.close()
