@@ -19,6 +19,7 @@ def run_program(ranks: int, script: str, *arguments: str, limit: float = 120) ->
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_many_calls_at_once_in_one_order_and_by_name_in_many_orders() -> None:
     assert run_program(3, "concurrent_calls.py").count("all sums are right") == 3

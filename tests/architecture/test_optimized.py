@@ -37,7 +37,7 @@ with aiocoll.sync.connect() as group:
 """
 
 
-@pytest.mark.parametrize("option", ["-O", "-OO"])
+@pytest.mark.parametrize("option", [pytest.param("-O", marks=pytest.mark.slow), "-OO"])
 def test_the_collectives_work_without_asserts_and_docstrings(option: str) -> None:
     done = subprocess.run(
         [sys.executable, option, "-W", "error", "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=60

@@ -36,11 +36,13 @@ def test_env_as_the_tutorials_set_it() -> None:
     assert spawn(2, body, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())) == expected(2)
 
 
+@pytest.mark.slow
 def test_env_with_keywords_and_without_destroying() -> None:
     body = f"dist.init_process_group('shm', rank=rank, world_size=size, group_name='g'); {TOTAL}"
     assert spawn(2, body, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())) == expected(2)
 
 
+@pytest.mark.slow
 def test_file_with_ranks_by_arrival_is_gone_in_the_end(tmp_path: Path) -> None:
     path = tmp_path / "meet"
     body = f"""

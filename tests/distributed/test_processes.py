@@ -15,6 +15,7 @@ def join(tmp_path: Path) -> str:
     return f"dist.init_process_group('tcp', 'file://{tmp_path}/meet', rank=rank, world_size=size)"
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_blocked_call_and_what_the_others_learn(join: str, tmp_path: Path) -> None:
     body = f"""
     import pathlib

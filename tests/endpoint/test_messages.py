@@ -493,6 +493,7 @@ async def test_closing_ends_receives_and_lets_sends_leave() -> None:
             await inner.send(x, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["1000", ""])
 async def test_many_posted_receives_and_sends_stay_quick(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand of each: nothing here may be quadratic, and offers are no offence, however many."""

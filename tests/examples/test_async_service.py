@@ -15,6 +15,7 @@ from .conftest import ROOT, Job
 EXAMPLE = "async_service.py"
 
 
+@pytest.mark.slow
 def test_the_demo_serves_every_request_and_ends(job: Job) -> None:
     output = job(3, EXAMPLE, "--demo", "20").stdout
     assert re.search(r"3 replicas serve on 127.0.0.1, ports \[\d+, \d+, \d+\]", output)

@@ -18,6 +18,7 @@ def check(output: str, ranks: int) -> None:
     assert "fitted weight [ 1.  -2.   0.5] bias [3.]" in output
 
 
+@pytest.mark.slow
 def test_it_starts_its_own_processes(job: Job) -> None:
     check(job(0, EXAMPLE, "3").stdout, 3)
 

@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from .conftest import ROOT
 
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -34,10 +36,12 @@ def test_the_async_program(tmp_path: Path) -> None:
     assert lines == [f"[r{rank}] {rank} [ 6. 10. 14. 18.] (3, 3) {shapes}" for rank in range(4)]
 
 
+@pytest.mark.slow
 def test_the_blocking_program(tmp_path: Path) -> None:
     assert run(3, program("init_process_group"), tmp_path) == [f"[r{rank}] {rank} [3. 3. 3.]" for rank in range(3)]
 
 
+@pytest.mark.slow
 def test_joining_from_inside_a_program(tmp_path: Path) -> None:
     with_main = (
         "import asyncio, os, aiocoll\n"

@@ -19,6 +19,7 @@ def accuracy(output: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_four_ranks_learn_and_agree_with_one(job: Job) -> None:
     output = job(4, EXAMPLE, "--check").stdout
     assert accuracy(output) >= 95
@@ -41,6 +42,7 @@ def test_separate_jobs_of_different_size_end_with_the_same_weights(job: Job, tmp
         np.testing.assert_allclose(weights[ranks], weights[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_bad_run_is_an_error(job: Job) -> None:
     with pytest.raises(AssertionError, match="below 95 %"):
         job(2, EXAMPLE, "--epochs", "1", "--rate", "0.0001")

@@ -101,7 +101,7 @@ def test_receive_from_anyone_says_who_in_ranks_of_the_group(fabric: str) -> None
 
 @on_every_fabric
 @pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("count", [1, 100_000, BIG // 8])
+@pytest.mark.parametrize("count", [1, 100_000, pytest.param(BIG // 8, marks=pytest.mark.slow)])
 def test_everybody_sends_first(fabric: str, size: int, count: int) -> None:
     if count * 8 == BIG and (fabric == "sim" or size > 2):
         count = 1_000_000
@@ -194,7 +194,7 @@ async def outcome_of_task(task: asyncio.Future[Any]) -> Any:
 
 
 @on_every_fabric
-@pytest.mark.parametrize("count", [10, 500_000, BIG // 8])
+@pytest.mark.parametrize("count", [10, 500_000, pytest.param(BIG // 8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_a_cancelled_send_arrives_whole_or_not_at_all(fabric: str, count: int, steps: int) -> None:
     async def main(group: Group) -> None:

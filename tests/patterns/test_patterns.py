@@ -78,7 +78,7 @@ def test_dissemination_reaches_all(size: int) -> None:
     assert all(len(known) == size for known in heard)
 
 
-@all_sizes
+@pytest.mark.parametrize("size", [pytest.param(size, marks=[pytest.mark.slow] * (size > 200)) for size in SIZES])
 def test_circulant_reduces_and_gathers_every_block_once(size: int) -> None:
     rounds = [patterns.circulant(rank, size) for rank in range(size)]
     assert {len(mine) for mine in rounds} == {log2_ceil(size)}

@@ -99,7 +99,14 @@ async def test_a_newcomer_to_a_complete_world_fails_alone(url: str) -> None:
         await meeting.leave()
 
 
-@pytest.mark.parametrize("other", [{"secret": b"wrong"}, {"secret": b""}, {"job": "another"}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"secret": b"wrong"},
+        pytest.param({"secret": b""}, marks=pytest.mark.slow),
+        pytest.param({"job": "another"}, marks=pytest.mark.slow),
+    ],
+)
 async def test_a_stranger_fails_alone_and_is_mentioned(url: str, other: dict[str, Any]) -> None:
     ours: dict[str, Any] = {"size": 3, "secret": SECRET, "job": "j"}
     waiting = [asyncio.ensure_future(meet(url, rank=rank, timeout=1.5, **ours)) for rank in (0, 1)]
@@ -147,6 +154,7 @@ async def test_something_else_listens_there(http: str) -> None:
     assert http.removeprefix("tcp://") in str(for_client) and http.removeprefix("tcp://") in str(for_host)
 
 
+@pytest.mark.slow
 async def test_something_silent_listens_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
@@ -161,6 +169,7 @@ async def test_a_host_that_does_not_exist(rank: int) -> None:
     assert isinstance(error, RendezvousError) and "'no-such-host.invalid' cannot be resolved" in str(error)
 
 
+@pytest.mark.slow
 async def test_another_job_has_the_port(url: str) -> None:
     other = asyncio.ensure_future(meet(url, rank=0, size=2, secret=SECRET, job="theirs", timeout=3))
     await asyncio.sleep(0)
@@ -250,6 +259,7 @@ async def test_a_file_left_by_killed_processes_is_taken_over(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_many_processes_meet_in_a_file_that_does_not_exist(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/meeting"
     children = [await _child(url, "size=8, timeout=60") for _ in range(8)]
@@ -269,6 +279,7 @@ def test_rank_0_may_leave_first_and_the_others_go_on(url: str) -> None:
         assert (stdout, child.returncode) == (f"begins\nmet {rank}\n".encode(), 0)
 
 
+@pytest.mark.slow
 async def test_the_protocol_over_a_connection_that_breaks(url: str) -> None:
     waiting = asyncio.ensure_future(meet(url, rank=0, size=3, timeout=2))
     store = await TCPStore.connect("127.0.0.1", int(url.rpartition(":")[2]))

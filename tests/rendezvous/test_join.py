@@ -80,6 +80,7 @@ async def test_ranks_are_given_by_arrival(store: MemoryStore) -> None:
     await leave(meetings)
 
 
+@pytest.mark.slow
 async def test_a_big_world(store: MemoryStore) -> None:
     meetings = await meet(store, [None] * 600, 600)
     assert sorted(meeting.rank for meeting in meetings) == list(range(600))

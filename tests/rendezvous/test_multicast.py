@@ -106,6 +106,7 @@ async def test_clashes_fail_all(url: str, ranks: list[int | None], sizes: list[i
         assert words in str(error)
 
 
+@pytest.mark.slow
 async def test_strangers_are_not_believed(url: str) -> None:
     address = url.removeprefix("tcp://").rpartition(":")
     group, port = address[0].strip("[]"), int(address[2])

@@ -57,7 +57,11 @@ def test_time_is_rounds_times_latency() -> None:
         simulation = Simulation(size, latency=1.0, settings=DISSEMINATION)
         simulation.run(lambda group: group.barrier())
         assert simulation.now == rounds
-    # 1000 ranks in one process: a barrier of ten rounds.
+
+
+@pytest.mark.slow
+def test_a_thousand_ranks_in_one_process() -> None:
+    """A barrier of ten rounds."""
     simulation = Simulation(1000, latency=1e-6, settings=DISSEMINATION)
     simulation.run(lambda group: group.barrier())
     assert simulation.now == pytest.approx(10e-6)

@@ -126,6 +126,7 @@ def test_every_split_in_two_gives_the_same_frame(sent, data) -> None:
     assert sink.frames == [sent] and reader.idle
 
 
+@pytest.mark.slow
 @given(st.lists(frames, min_size=1, max_size=4), st.lists(st.integers(1, 70_000), min_size=1, max_size=30))
 def test_windows_longer_than_what_is_missing_are_cut(sent, cuts) -> None:
     sink = Oversized()
