@@ -22,7 +22,8 @@ class MismatchError(AiocollError, RuntimeError):
 class PeerLostError(AiocollError, ConnectionError):
     """A rank died or became unreachable.
 
-    ``rank`` is its rank in the group that raised, ``world_rank`` its rank in the world.
+    ``rank`` is its rank in the group that raised, ``world_rank`` its rank in the world; ``host`` and ``pid`` say where it
+    ran, ``operation`` what waited for it here (empty: nothing did).
     """
 
     def __init__(
@@ -41,7 +42,11 @@ class PeerLostError(AiocollError, ConnectionError):
 
 
 class CollectiveTimeoutError(AiocollError, TimeoutError):
-    """A call took longer than its deadline; ``missing`` are the group ranks that have not arrived in it."""
+    """A call took longer than its deadline.
+
+    ``missing`` are the ranks of the group that have not arrived in it, ``operation`` is the call, ``elapsed`` its age in
+    seconds on the rank whose deadline passed.
+    """
 
     def __init__(
         self, message: str, *, missing: tuple[int, ...] = (), operation: str = "", elapsed: float = 0.0

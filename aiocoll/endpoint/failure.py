@@ -234,7 +234,7 @@ class Failure:
         scope.told.add(peer)
         if scope.broken is not None:
             return
-        text = str(news.get("text"))
+        text, operation = str(news.get("text")), str(news.get("operation") or "")
         kind = getattr(errors, str(news.get("class")), GroupBrokenError)
         error: AiocollError
         if kind is PeerLostError:
@@ -242,10 +242,11 @@ class Failure:
             if not 0 <= world < self.endpoint.size:
                 raise WireError(f"news of the loss of world rank {world}, which does not exist")
             self._hearsay[world] = str(news.get("reason") or text)
-            error = self.loss(world, scope, str(news.get("operation") or ""), self.why(world))
+            error = self.loss(world, scope, operation, self.why(world))
         elif kind is CollectiveTimeoutError:
             missing = tuple(scope.index[world] for world in news.get("missing") or () if world in scope.index)
-            error = CollectiveTimeoutError(text, missing=missing, operation=str(news.get("operation") or ""))
+            elapsed = float(news.get("elapsed") or 0.0)
+            error = CollectiveTimeoutError(text, missing=missing, operation=operation, elapsed=elapsed)
         elif kind is MismatchError:
             error = MismatchError(text)
         else:

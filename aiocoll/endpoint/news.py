@@ -22,7 +22,8 @@ def broken(scope: Scope, error: AiocollError, by: int) -> dict[str, Any]:
         reason = scope.endpoint.failure.why(error.world_rank or 0)
         news |= {"world": error.world_rank, "operation": error.operation, "reason": reason}
     elif isinstance(error, CollectiveTimeoutError):
-        news |= {"missing": [scope.ranks[rank] for rank in error.missing], "operation": error.operation}
+        missing = [scope.ranks[rank] for rank in error.missing]
+        news |= {"missing": missing, "operation": error.operation, "elapsed": error.elapsed}
     return news
 
 

@@ -228,6 +228,8 @@ async def test_a_timeout_names_the_missing_and_where_they_are(transport: str) ->
                    if isinstance(each.exception(), CollectiveTimeoutError))  # fmt: skip
         (error,) = await soon([stuck])
         assert isinstance(error, (CollectiveTimeoutError, GroupBrokenError))
+        for each in (*others, stuck):  # whoever hears of it also hears how long it took
+            assert getattr(each.exception(), "elapsed", 1.0) > 0.1
 
 
 @both
