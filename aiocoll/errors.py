@@ -22,8 +22,8 @@ class MismatchError(AiocollError, RuntimeError):
 class PeerLostError(AiocollError, ConnectionError):
     """A rank died or became unreachable.
 
-    ``rank`` is its rank in the group that raised, ``world_rank`` its rank in the world; ``host`` and ``pid`` say where it
-    ran, ``operation`` what waited for it here (empty: nothing did).
+    ``rank`` is its rank in the group that raised, ``world_rank`` its rank in the world; ``host`` and ``pid`` say where
+    it ran, ``operation`` what waited for it here (empty: nothing did).
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class PeerLostError(AiocollError, ConnectionError):
 class CollectiveTimeoutError(AiocollError, TimeoutError):
     """A call took longer than its deadline.
 
-    ``missing`` are the ranks of the group that have not arrived in it, ``operation`` is the call, ``elapsed`` its age in
-    seconds on the rank whose deadline passed.
+    ``missing`` are the ranks of the group that have not arrived in it, ``operation`` is the call, ``elapsed`` its age
+    in seconds on the rank whose deadline passed.
     """
 
     def __init__(
