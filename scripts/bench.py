@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import select
 import socket
 import statistics
 import subprocess
@@ -29,6 +30,7 @@ SMALL = (4, 64, KIB, 4 * KIB, 16 * KIB)
 LARGE = (1 * MIB, 4 * MIB, 16 * MIB, 32 * MIB)
 ONE_WAY = (16 * MIB, 32 * MIB)
 BLOCK_SECONDS = 0.04
+ANSWER_SECONDS_MAX = 120.0  # a pair that hangs ends the benchmark, too
 TORCH = "torch==2.13.0"
 
 
@@ -76,10 +78,17 @@ class Pair:
             rank.communicate()
 
     def _answers(self) -> list[dict[str, float]]:
-        lines = [rank.stdout.readline() if rank.stdout else "" for rank in self.ranks]
+        lines = []
+        for rank in self.ranks:
+            assert rank.stdout is not None
+            said = select.select([rank.stdout], [], [], ANSWER_SECONDS_MAX)[0]
+            lines.append(rank.stdout.readline() if said else "")
         if not all(lines):
             self.close()
-            raise SystemExit(f"a rank of {self.name} ended in the middle of the benchmark; its own words are above")
+            raise SystemExit(
+                f"a rank of {self.name} ended in the middle of the benchmark, or said nothing for "
+                f"{ANSWER_SECONDS_MAX:.0f} s; its own words are above"
+            )
         return [json.loads(line) for line in lines]
 
 

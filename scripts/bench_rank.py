@@ -26,13 +26,11 @@ class Contestant(Protocol):
     def recv(self, tensor: Any) -> None: ...
 
 
-class Aiocoll:
-    """aiocoll's blocking API over TCP."""
+class Documented:
+    """A module in torch.distributed's words."""
 
-    def __init__(self, rank: int, port: int) -> None:
-        import aiocoll.distributed as dist
-
-        dist.init_process_group("tcp", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    def __init__(self, dist: Any, backend: str, rank: int, port: int) -> None:
+        dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
         self.dist, self.other = dist, 1 - rank
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
@@ -48,7 +46,16 @@ class Aiocoll:
         self.dist.recv(tensor, self.other)
 
 
-class Gloo:
+class Aiocoll(Documented):
+    """aiocoll's blocking API over TCP."""
+
+    def __init__(self, rank: int, port: int) -> None:
+        import aiocoll.distributed as dist
+
+        super().__init__(dist, "tcp", rank, port)
+
+
+class Gloo(Documented):
     """torch.distributed with its Gloo backend."""
 
     def __init__(self, rank: int, port: int) -> None:
@@ -57,20 +64,11 @@ class Gloo:
 
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-        self.torch, self.dist, self.other = torch, dist, 1 - rank
+        self.torch = torch
+        super().__init__(dist, "gloo", rank, port)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
         return self.torch.from_numpy(array)
-
-    def all_reduce(self, tensor: Any) -> None:
-        self.dist.all_reduce(tensor)
-
-    def send(self, tensor: Any) -> None:
-        self.dist.send(tensor, self.other)
-
-    def recv(self, tensor: Any) -> None:
-        self.dist.recv(tensor, self.other)
 
 
 class Raw:
