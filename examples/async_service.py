@@ -20,6 +20,7 @@ import numpy as np
 import aiocoll
 
 ROUND_SECONDS = 0.02  # how often the replicas exchange what they know
+REQUEST_SECONDS = 10.0  # a client that says nothing for so long must not hold up the end of the service
 TABLE_ELEMENTS = 1 << 19  # 4 MiB of statistics per replica, added up while requests are answered
 
 
@@ -36,7 +37,8 @@ class Replica:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One HTTP request per connection: GET / gives the counters as JSON, GET /stop ends the service everywhere."""
         try:
-            request = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].split()
+            async with asyncio.timeout(REQUEST_SECONDS):
+                request = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].split()
             found = len(request) == 3 and request[0] == b"GET" and request[1] in (b"/", b"/stop")
             if found:
                 self.served += 1
@@ -47,8 +49,8 @@ class Replica:
             writer.write(b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n" % status)
             writer.write(b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body))
             await writer.drain()
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # the client went away or sent something else than HTTP
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, TimeoutError):
+            pass  # the client went away, fell silent or sent something else than HTTP
         finally:
             writer.close()
 
