@@ -45,6 +45,12 @@ def init_process_group(
         store: A store to meet in instead of an ``init_method``; needs rank and world_size.
         group_name: Keeps jobs that meet at the same place apart.
         pg_options, device_id: Accepted for code written for GPUs; nothing here depends on them.
+
+    Raises:
+        RuntimeError: An argument or a variable is wrong or missing, the backend does not work here, or this process
+            has joined already. AssertionError for an unknown keyword, TypeError for a wrong type.
+        RendezvousError: The processes did not meet: who came, who is missing, which address was tried.
+        AuthenticationError: What answered belongs to another job, or has another secret.
     """
     if kwargs:
         raise AssertionUsageError(f"got unexpected keyword arguments: {','.join(kwargs)}")

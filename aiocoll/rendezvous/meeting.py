@@ -24,7 +24,7 @@ class Meeting:
     """All ranks have come.
 
     ``rank`` is mine of ``size``; ``world`` a random number that only this world has; ``members`` what each rank said
-    of itself, in rank order; ``store`` a place for keys of this world alone (closed by `leave`); ``where`` the
+    of itself, in rank order; ``store`` a place for keys of this world alone, until `leave`; ``where`` the
     address, for messages. ``died`` tells what is known of a rank that cannot be reached: True, its process has
     certainly ended and never said that it leaves; False, it left; None, neither.
     """
