@@ -11,13 +11,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..buffers import Scratch
 from ..config import Settings
 from ..errors import WireError
 from ..observe import emit
-from ..transport.base import Link, Transport
+from ..transport.base import BLOCKING_TURN_BYTES, LOOP_TURN_BYTES, Link, Transport
 from ..transport.inproc import Loopback
 from ..wire import frame
 from ..wire.codec import CONTROL_BYTES_MAX, unpack_control
@@ -29,6 +29,9 @@ from .scope import Scope
 
 if TYPE_CHECKING:
     from .channel import Call
+
+_FLOWING: Final = 10
+"""How many times longer to look, rather than sleep, once a payload has begun to move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +198,16 @@ class Endpoint:
         if self.inline and self.spin_seconds > 0.0 and not operation.done:
             self._spin(operation, link)
 
+    def serve_blocked(self, spin_seconds: float) -> None:
+        """A blocking driver steps the coroutines from now on; verbs look for ``spin_seconds`` before they sleep."""
+        self.inline, self.spin_seconds = True, spin_seconds
+        self.transport.turn_bytes = BLOCKING_TURN_BYTES
+
+    def serve_loop(self) -> None:
+        """Others share the loop from now on."""
+        self.inline, self.spin_seconds = False, 0.0
+        self.transport.turn_bytes = LOOP_TURN_BYTES
+
     def _spin(self, operation: Operation, link: Link) -> None:
         clock, pending = time.perf_counter, self.transport.pending
         until = clock() + self.spin_seconds
@@ -206,8 +219,8 @@ class Endpoint:
                 for other in pending():
                     if other is not link:
                         moved = other.progress() or moved
-                if moved:
-                    until = clock() + self.spin_seconds
+                if moved:  # a peer that is at it will go on soon
+                    until = clock() + _FLOWING * self.spin_seconds
             if clock() >= until:
                 return
             os.sched_yield()

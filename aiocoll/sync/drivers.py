@@ -73,9 +73,8 @@ class Driver:
         are more ranks on this host than CPUs, so that spinning would take one from the rank waited for."""
         self._endpoint = endpoint
         if self._inline:
-            endpoint.inline = True
             crowded = local_size > len(os.sched_getaffinity(0))
-            endpoint.spin_seconds = 0.0 if crowded else endpoint.settings.spin_seconds
+            endpoint.serve_blocked(0.0 if crowded else endpoint.settings.spin_seconds)
 
     # ------------------------------------------------------------------------------------------ what callers use
 
@@ -211,7 +210,7 @@ class Driver:
 
     def _serve(self) -> None:
         if self._endpoint is not None:
-            self._endpoint.inline, self._endpoint.spin_seconds = False, 0.0
+            self._endpoint.serve_loop()
         while not self._ending:  # a stop that was meant for the caller's thread may arrive here
             self.loop.run_forever()
         self._wind_up()

@@ -5,9 +5,14 @@ The rule: a transport moves frames and reports loss; it never interprets a key, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..wire.frame import FrameSink
+
+LOOP_TURN_BYTES: Final = 256 << 10
+"""What one call of progress moves at most each way while others need the loop: less than a millisecond of a core."""
+BLOCKING_TURN_BYTES: Final = 4 << 20
+"""The same while a blocked caller is all there is."""
 
 
 class Sent(Protocol):
@@ -68,6 +73,8 @@ class Transport(Protocol):
     """Makes the links of one endpoint, lazily."""
 
     name: str
+    turn_bytes: int
+    """What one call of a link's progress moves at most each way."""
 
     def attach(self, owner: Owner) -> None: ...
 

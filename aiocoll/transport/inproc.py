@@ -147,6 +147,7 @@ class InprocTransport:
     """One rank's port of a Switch."""
 
     name = "inproc"
+    turn_bytes = 0  # frames arrive whole
 
     def __init__(self, switch: Switch, loop: asyncio.AbstractEventLoop) -> None:
         self.switch, self.loop = switch, loop

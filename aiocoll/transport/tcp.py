@@ -14,13 +14,11 @@ from typing import Any, Final
 
 from ..errors import WireError
 from ..wire.frame import CREDIT, FrameReader, FrameSink, pack_header
-from .base import Link, Owner, Queued, Sent
+from .base import LOOP_TURN_BYTES, Link, Owner, Queued, Sent
 from .item import Item
 from .tcp_connect import Dial, Porch, TcpWorld, unacknowledged
 
 _log = logging.getLogger("aiocoll.transport")
-_TURN_BYTES: Final = 256 << 10
-"""What one call of progress moves at most each way: less than a millisecond of a core."""
 _JOINED_BYTES_MAX: Final = 1024
 _RETRY_SECONDS: Final = 0.2
 _WELCOME: Final = pack_header(CREDIT, 0, 0, 0, 0, 0, 0)
@@ -137,7 +135,7 @@ class TcpLink:
 
     def _flush(self) -> bool:
         """Sends queued frames until the kernel takes no more or a turn is over."""
-        budget, moved = _TURN_BYTES, False
+        budget, moved = self._port.turn_bytes, False
         while self._queue and budget > 0 and self._socket is not None:
             parts: list[memoryview] = []
             for item in self._queue:
@@ -177,11 +175,12 @@ class TcpLink:
         """For a loop that tells but once of a connection that was reset (uvloop): what is not read now would be the
         last thing ever heard of it."""
         before = self.bytes_received
-        if self._receive() and (self.bytes_received - before >= _TURN_BYTES or self._receive()):
+        if self._receive() and (self.bytes_received - before >= self._port.turn_bytes or self._receive()):
             self._loop.call_soon(self._receive_all)
 
     def _receive(self) -> bool:
-        budget, reader = _TURN_BYTES, self._reader
+        turn, reader = self._port.turn_bytes, self._reader
+        budget = turn
         while budget > 0 and self._socket is not None:
             buffer = reader.buffer()
             wanted = min(len(buffer), budget)  # the kernel may hold many megabytes, and new memory is slow to fill
@@ -208,7 +207,7 @@ class TcpLink:
                 return True
             if nbytes < wanted:
                 break
-        return budget < _TURN_BYTES
+        return budget < turn
 
     def _take_in(self, data: bytes) -> None:
         """Feeds bytes that came with the handshake."""
@@ -286,6 +285,7 @@ class TcpTransport:
         self.busy: dict[int, TcpLink] = {}
         self.tells_again = isinstance(loop, asyncio.SelectorEventLoop)
         self._owner: Owner | None = None
+        self.turn_bytes = LOOP_TURN_BYTES
         self._porch = Porch(loop, world, listener, self._may_come, self._came)
         self.closed = False
 
