@@ -30,7 +30,7 @@ def fake(size: int, main: Main, seed: int) -> Outcome:
     return FakeWorld(size, seed, late=seed % 2 == 1).run(main)
 
 
-@pytest.mark.parametrize("size", sizes(quick={1, 2, 3, 4, 5, 7, 8}))
+@pytest.mark.parametrize("size", sizes(quick={1, 2, 3, 4, 5}))
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda each: f"{each.collective}:{each.name}")
 def test_right_and_as_declared(algorithm: Algorithm, size: int) -> None:
     for count in counts(size):
@@ -41,7 +41,7 @@ def test_right_and_as_declared(algorithm: Algorithm, size: int) -> None:
                 check_declared(algorithm, size, call.ran, call.floor, call.ceiling, call.worst)
 
 
-@pytest.mark.parametrize("size", sizes(quick={2, 3, 5}))
+@pytest.mark.parametrize("size", sizes(quick={2, 3}))
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda each: f"{each.collective}:{each.name}")
 def test_right_and_as_declared_on_real_endpoints(algorithm: Algorithm, size: int) -> None:
     for count in counts(size):

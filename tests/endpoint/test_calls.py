@@ -339,7 +339,9 @@ async def _until_the_end(group: Group) -> str:
         return f"{lost.rank}"
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "circulant", "recursive_doubling"])
+@pytest.mark.parametrize(
+    "algorithm", ["ring", *(pytest.param(name, marks=pytest.mark.slow) for name in ("circulant", "recursive_doubling"))]
+)
 def test_a_killed_process_is_named_by_all_survivors(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOCOLL_ALGORITHM", f"all_reduce:{algorithm}")
     outcomes = run(4, _until_the_end, "process", faults=Crash(2))

@@ -45,7 +45,7 @@ def test_every_dtype_and_shape_through_every_collective(fabric: str, size: int) 
 
 
 @on_every_fabric
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("size", [1, 2, 3, *(pytest.param(size, marks=pytest.mark.slow) for size in (5, 9))])
 def test_every_size_of_array_small_and_large_and_in_every_layout(fabric: str, size: int) -> None:
     async def main(group: Group) -> None:
         rank = group.rank

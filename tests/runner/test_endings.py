@@ -42,11 +42,11 @@ def sleeping(runner: Any, *options: Any, before: str = "", ranks: int = 2, **pop
     [
         ("sys.exit(7)", 7, "rank 1 exited with code 7"),
         ("raise ValueError('boom')", 1, "[r1] ValueError: boom"),
-        ("sys.exit('a message')", 1, "rank 1 exited with code 1"),
         ("os.kill(os.getpid(), 9)", 137, "rank 1 was killed by signal 9 (SIGKILL"),
-        ("os.kill(os.getpid(), 11)", 139, "SIGSEGV: segmentation fault"),
-        ("os.abort()", 134, "SIGABRT"),
-        ("os._exit(255)", 255, "code 255"),
+        pytest.param("sys.exit('a message')", 1, "rank 1 exited with code 1", marks=pytest.mark.slow),
+        pytest.param("os.kill(os.getpid(), 11)", 139, "SIGSEGV: segmentation fault", marks=pytest.mark.slow),
+        pytest.param("os.abort()", 134, "SIGABRT", marks=pytest.mark.slow),
+        pytest.param("os._exit(255)", 255, "code 255", marks=pytest.mark.slow),
     ],
 )
 def test_the_first_failure_ends_the_job_and_is_said_last(runner: Any, statement: str, code: int, words: str) -> None:
@@ -95,7 +95,7 @@ CONSEQUENCE = """
 """
 
 
-@pytest.mark.parametrize("name", ["PeerLostError", "GroupBrokenError"])
+@pytest.mark.parametrize("name", ["PeerLostError", pytest.param("GroupBrokenError", marks=pytest.mark.slow)])
 def test_a_consequence_that_comes_first_is_not_the_cause(runner: Any, name: str) -> None:
     done = runner.run("-n", 2, runner.script(CONSEQUENCE.format(name=name, code=9)))
     assert done.code == 9
@@ -304,7 +304,7 @@ def test_children_go_after_failure_and_stop(runner: Any) -> None:
     assert done.code == 1 and not runner.left()
 
 
-@pytest.mark.parametrize("whom", ["runner", "group"])
+@pytest.mark.parametrize("whom", ["runner", pytest.param("group", marks=pytest.mark.slow)])
 def test_a_killed_runner_leaves_nothing(runner: Any, whom: str) -> None:
     process = sleeping(runner, before=CHILDREN + "\n    " + STUBBORN, start_new_session=True)
     (os.kill if whom == "runner" else os.killpg)(process.pid, signal.SIGKILL)

@@ -91,7 +91,12 @@ def test_an_exception_that_cannot_travel_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "words"), [("exit", "exited with code 3"), ("kill", "SIGKILL"), ("quit", "exited with code 0")]
+    ("how", "words"),
+    [
+        ("exit", "exited with code 3"),
+        pytest.param("kill", "SIGKILL", marks=pytest.mark.slow),
+        pytest.param("quit", "exited with code 0", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_is_gone(how: str, words: str) -> None:
     with pytest.raises(PeerLostError, match=f"rank 1 .*{words}") as raised:

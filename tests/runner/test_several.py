@@ -51,7 +51,7 @@ def test_all_ranks_form_one_world_with_a_shared_secret(runner: Any, port: int) -
     assert [line.split("] ")[1] for each in done for line in each.out.splitlines()] == ["6 3"] * 3
 
 
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_one_nodes_failure_is_everybodys_end_with_the_same_code(runner: Any, port: int, failing: int) -> None:
     script = runner.script(f"""
         import os, time
