@@ -72,6 +72,7 @@ def test_ranks_that_ignore_everything_are_killed_within_seconds(runner: Any) -> 
     assert done.code == 3 and not runner.left()
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_does_not_hold_up_the_end(runner: Any) -> None:
     script = runner.script("""
         import os, signal, time
@@ -102,6 +103,7 @@ def test_a_consequence_that_comes_first_is_not_the_cause(runner: Any, name: str)
     assert "rank 1 exited with code 9" in done.last and f"rank 0 ended with {name}" in done.err
 
 
+@pytest.mark.slow
 def test_a_consequence_without_a_cause_is_shown(runner: Any) -> None:
     done = runner.run("-n", 2, runner.script(CONSEQUENCE.format(name="PeerLostError", code=0)))
     assert done.code == 1
@@ -186,6 +188,7 @@ def test_signals_interrupt_the_ranks_so_that_finally_runs(runner: Any, number: i
     assert not runner.left()
 
 
+@pytest.mark.slow
 def test_after_the_grace_time_ranks_are_killed(runner: Any) -> None:
     process = sleeping(runner, "--grace", "0.5", before=STUBBORN)
     process.send_signal(signal.SIGINT)
@@ -275,6 +278,7 @@ CHILDREN = (
 )
 
 
+@pytest.mark.slow
 def test_children_go_with_their_rank_after_success(runner: Any) -> None:
     done = runner.run("-n", 2, runner.script(f"import subprocess; {CHILDREN}"))
     assert done.code == 0 and not runner.left()
@@ -321,6 +325,7 @@ def test_a_killed_warden_takes_the_ranks_along(runner: Any) -> None:
     assert runner.nothing_left(), runner.left()
 
 
+@pytest.mark.slow
 def test_no_file_is_left(runner: Any) -> None:
     temporary = runner.directory / "temporary"
     temporary.mkdir()
@@ -355,6 +360,7 @@ def test_a_program_that_cannot_be_executed(runner: Any) -> None:
     assert done.code == 127 and "Exec format error" in done.last
 
 
+@pytest.mark.slow
 def test_a_job_inside_a_job(runner: Any) -> None:
     inner = runner.script("import os; print('inner', os.environ['RANK'], os.environ['WORLD_SIZE'])", "inner.py")
     outer = runner.script(f"""

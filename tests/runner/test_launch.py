@@ -42,12 +42,14 @@ def test_a_lambda_around_an_async_function() -> None:
     assert aiocoll.launch(lambda group: summed(group, 0), n=2) == [(0, 9.0), (1, 9.0)]
 
 
+@pytest.mark.slow
 def test_big_results_and_arguments() -> None:
     given = np.arange(1_000_000) * 3
     for rank, result in enumerate(aiocoll.launch(lambda group, x: x + group.rank, given, n=2)):
         np.testing.assert_array_equal(result, given + rank)
 
 
+@pytest.mark.slow
 def test_inside_a_running_loop() -> None:
     async def notebook() -> list[Any]:
         return aiocoll.launch(lambda group: group.rank, n=2)
@@ -85,6 +87,7 @@ def test_an_exception_is_raised_here_with_rank_and_traceback() -> None:
     assert raised.value.rank == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_an_exception_that_cannot_travel_is_told() -> None:
     with pytest.raises(aiocoll.AiocollError, match=r"rank 1 raised .*Odd: odd 1 2"):
         aiocoll.launch(failing, "odd", n=2)
@@ -104,6 +107,7 @@ def test_a_rank_that_is_gone(how: str, words: str) -> None:
     assert raised.value.rank == 1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_pickled() -> None:
     with pytest.raises(SerializationError, match="fn or one of its arguments"):
         aiocoll.launch(lambda group, lock: None, threading.Lock(), n=1)
