@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ..buffers import Scratch
 from ..config import Settings
@@ -29,9 +29,6 @@ from .scope import Scope
 
 if TYPE_CHECKING:
     from .channel import Call
-
-_FLOWING: Final = 10
-"""How many times longer to look, rather than sleep, once a payload has begun to move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +216,8 @@ class Endpoint:
                 for other in pending():
                     if other is not link:
                         moved = other.progress() or moved
-                if moved:  # a peer that is at it will go on soon
-                    until = clock() + _FLOWING * self.spin_seconds
+                if moved:
+                    until = clock() + self.spin_seconds
             if clock() >= until:
                 return
             os.sched_yield()
