@@ -20,6 +20,7 @@ from .tcp_connect import Dial, Porch, TcpWorld, unacknowledged
 
 _log = logging.getLogger("aiocoll.transport")
 _JOINED_BYTES_MAX: Final = 1024
+_PARTS_MAX: Final = 64
 _RETRY_SECONDS: Final = 0.2
 _WELCOME: Final = pack_header(CREDIT, 0, 0, 0, 0, 0, 0)
 """A frame that says nothing: it tells the side that dialled that its connection is the link."""
@@ -67,7 +68,8 @@ class TcpLink:
                 elif nbytes <= _JOINED_BYTES_MAX:
                     done = self._socket.send(head + payload)
                 else:
-                    done = self._socket.sendmsg((head, payload))
+                    # While the peer drains, the kernel goes on taking: not more than a turn's worth at once.
+                    done = self._socket.sendmsg((head, payload[: self._port.turn_bytes]))
             except (BlockingIOError, InterruptedError):
                 done = 0
             except OSError as error:
@@ -137,13 +139,8 @@ class TcpLink:
         """Sends queued frames until the kernel takes no more or a turn is over."""
         budget, moved = self._port.turn_bytes, False
         while self._queue and budget > 0 and self._socket is not None:
-            parts: list[memoryview] = []
-            for item in self._queue:
-                parts += item.parts
-                if len(parts) >= 64:
-                    break
             try:
-                done = self._socket.sendmsg(parts)
+                done = self._socket.sendmsg(self._next_parts(budget))
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
@@ -159,6 +156,17 @@ class TcpLink:
                 self._writing = False
                 self._loop.remove_writer(self._socket.fileno())
         return moved
+
+    def _next_parts(self, nbytes: int) -> list[memoryview]:
+        """The queue's first bytes, about ``nbytes`` at most."""
+        parts: list[memoryview] = []
+        for item in self._queue:
+            for part in item.parts:
+                parts.append(part if len(part) <= nbytes else part[:nbytes])
+                nbytes -= len(part)
+                if nbytes <= 0 or len(parts) >= _PARTS_MAX:
+                    return parts
+        return parts
 
     def _account(self, done: int) -> None:
         """Finishes the frames that ``done`` more sent bytes complete."""
