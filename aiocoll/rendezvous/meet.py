@@ -5,6 +5,7 @@ The rule: what can be refused without a socket or a file is refused before one i
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import math
 import pkgutil
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from aiocoll.errors import RendezvousError, UsageError
+from aiocoll.errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.place import Place
 from aiocoll.rendezvous.hosts import check_reachable, outward
 from aiocoll.rendezvous.join import join
@@ -27,6 +28,9 @@ from aiocoll.store.memory import MemoryStore
 from aiocoll.store.users import me
 
 _SCHEMES = "aiocoll.rendezvous.schemes"
+_SILENCE_SECONDS = 3.0
+"""How long after the deadline the joining protocol may still say who is missing."""
+_LONG_SECONDS = 1e8
 
 
 async def meet(
@@ -75,18 +79,32 @@ async def meet(
         listener=listener,
         store_is_hosted=request.hosted,
     )
-    if store is not None:
-        meeting = await _meet_over(store, full)
-    elif full.url.scheme == "alone":
-        meeting = await _meet_alone(full)
-    else:
-        meeting = await scheme(full.url).meet(full)
+    meeting = await _in_time(full, store)
     try:
         check_reachable(meeting.where, meeting.members)
     except RendezvousError:
         await meeting.leave()
         raise
     return meeting
+
+
+async def _in_time(request: Request, store: Store | None) -> Meeting:
+    """The meeting, or an error soon after its deadline even if the store has stopped answering."""
+    try:
+        async with asyncio.timeout(min(request.timeout + _SILENCE_SECONDS, _LONG_SECONDS)):
+            if store is not None:
+                return await _meet_over(store, request)
+            if request.url.scheme == "alone":
+                return await _meet_alone(request)
+            return await scheme(request.url).meet(request)
+    except TimeoutError as error:
+        if isinstance(error, AiocollError):
+            raise
+        rank = "a rank without a number" if request.rank is None else f"rank {request.rank}"
+        raise RendezvousTimeoutError(
+            f"{rank} of {request.size} met nobody at {request.url} within {request.timeout:g} s: the store there took "
+            "the connection and then stopped answering; is its process stopped, or its host overloaded?"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
