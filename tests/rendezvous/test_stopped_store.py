@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-async def test_a_store_that_is_stopped_does_not_hold_those_who_meet() -> None:
+def test_a_store_that_is_stopped_does_not_hold_those_who_meet() -> None:
     with subprocess.Popen([sys.executable, "-c", STORE], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         place = Place(init_method=f"tcp://127.0.0.1:{int(server.stdout.readline())}", store_is_hosted=True)
@@ -39,6 +40,6 @@ async def test_a_store_that_is_stopped_does_not_hold_those_who_meet() -> None:
 
         try:
             with pytest.raises(RendezvousTimeoutError, match="rank 0 of 2 .* stopped answering"):
-                await meet(rank=0, size=2, job="j", timeout=1.0, info=known, place=place)
+                asyncio.run(meet(rank=0, size=2, job="j", timeout=1.0, info=known, place=place))
         finally:
             server.kill()
