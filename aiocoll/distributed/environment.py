@@ -8,14 +8,26 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ..rendezvous.url import Url
 from .refusals import RuntimeUsageError
 
 
-def from_environment(size: int | None, rank: int | None, environ: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """World size and rank from WORLD_SIZE and RANK or the arguments; RuntimeError where they differ or are missing."""
+def from_environment(
+    size: int | None, rank: int | None, url: Url | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[int, int]:
+    """World size and rank from WORLD_SIZE and RANK or the arguments; RuntimeError where they differ or are missing.
+
+    What the URL's query says (``env://?rank=0&world_size=2``) wins over the variables, and the arguments over it.
+    """
     env = os.environ if environ is None else environ
-    size = _settled(env, "WORLD_SIZE", "world_size", size)
-    rank = _settled(env, "RANK", "rank", rank)
+    if url is not None and size is None and url.size is not None:
+        size = url.size
+    else:
+        size = _settled(env, "WORLD_SIZE", "world_size", size)
+    if url is not None and rank is None and url.rank is not None:
+        rank = url.rank
+    else:
+        rank = _settled(env, "RANK", "rank", rank)
     for name in ("MASTER_PORT",) if rank == 0 else ("MASTER_ADDR", "MASTER_PORT"):
         if not env.get(name):
             raise RuntimeUsageError(

@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import sync
 from ..errors import AiocollError, NotInitializedError, UsageError
+from ..rendezvous.url import parse
 from .arguments import integer, seconds_of
 from .backends import backend_named, transport_of
 from .environment import from_environment
@@ -73,7 +74,10 @@ def init_process_group(
     else:
         init_method = _url(init_method)
         if init_method.startswith("env://"):
-            size, place = from_environment(size, place)
+            try:
+                size, place = from_environment(size, place, parse(init_method))
+            except UsageError as error:
+                raise documented(error) from error.__cause__
     if size is not None and place is not None and not 0 <= place < size:
         raise RuntimeUsageError(f"worker's rank({place}) is out of range: [0, {size - 1}] (world_size={size})")
     limit = seconds_of(timeout)

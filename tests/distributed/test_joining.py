@@ -185,3 +185,10 @@ def test_equal_variables_and_keywords_agree(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     dist.init_process_group("tcp", rank=0, world_size=1)
     assert dist.get_world_size() == 1
+
+
+def test_what_the_url_of_env_says_wins_over_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "9"), ("MASTER_PORT", str(free_port()))):
+        monkeypatch.setenv(name, value)
+    dist.init_process_group("tcp", "env://?rank=0&world_size=1")
+    assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
