@@ -17,6 +17,8 @@ The rule: this package checks arguments and keeps the module state; what a call 
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from .backends import (
     is_available,
     is_backend_available,
@@ -57,7 +59,9 @@ __all__ = [
     "Request",
     "Work",
     "_clear_group_cache",
+    "_extend_scope",
     "_register_stream",
+    "_scope",
     "all_gather",
     "all_gather_multigpu",
     "all_gather_object",
@@ -94,6 +98,14 @@ __all__ = [
     "send",
     "zeros",
 ]
+
+
+_scope: dict[str, object] = globals()
+
+
+def _extend_scope(module: ModuleType) -> None:
+    """Puts the public names of ``module`` into this one, as the early API did."""
+    _scope.update({name: getattr(module, name) for name in dir(module) if not name.startswith("_")})
 
 
 def __getattr__(name: str) -> int:

@@ -1,6 +1,7 @@
 """broadcast, reduce, all_reduce, gather, all_gather, scatter, barrier: in place, on tensors.
 
-The rule: judge the arguments, then one async call on the flat views. Roots are ranks of the world (``group_src=`` and
+The rule: judge the arguments, then one async call on the flat views, outside of what judges: a peer's refusal comes out
+of the call, and must not be refused once more. Roots are ranks of the world (``group_src=`` and
 ``group_dst=`` are ranks of the group); who is not in the group gets None and an untouched tensor.
 """
 
@@ -47,10 +48,12 @@ def broadcast(
         root = root_of(member, src, group_src, "broadcast", "src")
         if root == member.rank:
             data = input_of(tensor, "broadcast", root)
-            return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, _nothing)
-        out = Output(tensor, "broadcast", member.rank)
+        else:
+            out = Output(tensor, "broadcast", member.rank)
     except UsageError as error:
         raise refused(member, "broadcast", error) from error.__cause__
+    if root == member.rank:
+        return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, _nothing)
     return call(member, "broadcast", lambda g: g.broadcast(None, root, out=out.flat), async_op, _settle(out))
 
 
@@ -103,12 +106,14 @@ def reduce(
     try:
         root = root_of(member, dst, group_dst, "reduce", "dst")
         reduction = op_of(op)
-        if root != member.rank:
+        if root == member.rank:
+            out = Output(tensor, "reduce", root)
+        else:
             data = input_of(tensor, "reduce", member.rank)
-            return call(member, "reduce", lambda g: g.reduce(data, reduction, root), async_op)
-        out = Output(tensor, "reduce", root)
     except UsageError as error:
         raise refused(member, "reduce", error) from error.__cause__
+    if root != member.rank:
+        return call(member, "reduce", lambda g: g.reduce(data, reduction, root), async_op)
     flat = out.flat
     return call(member, "reduce", lambda g: g.reduce(flat, reduction, root, out=flat), async_op, _settle(out))
 
@@ -185,16 +190,18 @@ def gather(
                     f"non-empty gather_list can be given only to gather destination: this is rank {member.rank} of "
                     f"the group, dst is rank {root}"
                 )
-            return call(member, "gather", lambda g: g.gather(data, root), async_op)
-        if gather_list is None:
+        elif gather_list is None:
             raise RuntimeUsageError(
                 f"gather_list is a required argument in gather destination: rank {root} of the group needs a list of "
                 f"{member.size} tensors"
             )
-        outputs = outputs_of(gather_list, member.size, "gather", "gather_list", root)
-        same_kind(outputs, data, "gather", root, uneven=True)
+        else:
+            outputs = outputs_of(gather_list, member.size, "gather", "gather_list", root)
+            same_kind(outputs, data, "gather", root, uneven=True)
     except UsageError as error:
         raise refused(member, "gather", error) from error.__cause__
+    if root != member.rank:
+        return call(member, "gather", lambda g: g.gather(data, root), async_op)
     return call(
         member,
         "gather",

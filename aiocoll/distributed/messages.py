@@ -130,7 +130,10 @@ def _receive(member: SyncGroup, g: Any, out: Output, peer: int | None, tag: int)
 
 
 async def _from_peer(arriving: Any, out: Output, source: int) -> int:
-    await arriving
+    try:
+        await arriving
+    except MismatchError as error:
+        raise MismatchError(f"tensor sizes do not match: {error}") from error
     out.settle()
     return source
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ EARLY: dict[str, list[tuple[str, object]]] = {
     "all_gather_multigpu": [("output_tensor_lists", ...), ("input_tensor_list", ...), ("group", dist.group.WORLD)],
     "_clear_group_cache": [("group", dist.group.WORLD)],
     "_register_stream": [("stream", ...)],
+    "_extend_scope": [("module", ...)],
 }
 KEYWORDS = {
     "init_process_group": {"world_size": -1, "rank": -1, "group_name": ""},
@@ -57,6 +59,7 @@ CONSTANTS = {
     "_INITIALIZED_MW": 2,
     "_initialized": 0,
     "_backend": -1,
+    "_scope": vars(dist),
     "group.WORLD": dist.group.WORLD,
     "reduce_op.SUM": dist.ReduceOp.SUM,
     "reduce_op.PRODUCT": dist.ReduceOp.PRODUCT,
@@ -98,6 +101,15 @@ def test_documented_signatures(name: str) -> None:
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_documented_constants(name: str) -> None:
     assert lookup(name) == CONSTANTS[name]
+
+
+def test_extending_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("more")
+    module.more, module._hidden = 5, 6
+    monkeypatch.setitem(dist._scope, "more", None)
+    dist._extend_scope(module)
+    assert dist.more == 5
+    assert not hasattr(dist, "_hidden")
 
 
 def test_the_page_lists_every_documented_name_and_no_other() -> None:

@@ -175,3 +175,53 @@ def test_a_rank_that_ends_in_the_middle_is_named_to_those_who_wait_for_it(join: 
     """
     (waited, words), _ = spawn(2, body)
     assert waited < 10 and "rank 1" in words, (waited, words)
+
+
+def test_what_the_root_refuses_is_refused_once_and_the_next_call_is_another(join: str) -> None:
+    body = f"""
+    from aiocoll.errors import UsageError
+    {join}
+    bad = rank == 0
+    calls = {{
+        "broadcast": lambda: dist.broadcast("no tensor" if bad else np.ones(2), 0),
+        "broadcast, by a receiver": lambda: dist.broadcast("no tensor" if bad else np.ones(200_000), 1),
+        "reduce": lambda: dist.reduce("no tensor" if bad else np.ones(2), 0),
+        "gather": lambda: dist.gather(np.ones(2), dst=0),
+        "scatter": lambda: dist.scatter(np.ones(2), src=0),
+    }}
+    refused = 0
+    for name, make in calls.items():
+        try:
+            make()
+        except UsageError as error:
+            assert isinstance(error, RuntimeError | TypeError), error
+            assert "refused this call: rank" not in str(error), error
+            refused += 1
+        x = np.ones(3)
+        dist.all_reduce(x)
+        assert (x == size).all(), name
+    answer = refused
+    dist.destroy_process_group()
+    """
+    assert spawn(3, body)[0] == 5
+
+
+def test_a_message_that_does_not_fit_says_so_in_the_documented_words(join: str) -> None:
+    body = f"""
+    from aiocoll.errors import MismatchError
+    {join}
+    answer = ""
+    if rank == 0:
+        dist.isend(np.ones(5), 1)
+        dist.send(np.ones(3), 1)
+    else:
+        x = np.zeros(3)
+        try:
+            dist.recv(x, 0)
+        except MismatchError as error:
+            answer = str(error)
+        dist.recv(x, 0)
+        assert (x == 1).all()
+    dist.destroy_process_group()
+    """
+    assert "tensor sizes do not match" in spawn(2, body)[1]
