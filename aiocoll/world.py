@@ -102,6 +102,10 @@ def connect(
     place = detect()
     report.install()
     seconds = settings.timeout if timeout is None else timeout
+    if not isinstance(name, str):
+        raise UsageError(f"name={name!r} must be a str, equal on all ranks")
+    if not (store is None or hasattr(store, "compare_set")):
+        raise UsageError(f"store={store!r} is no store of aiocoll.store")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise UsageError(f"timeout={timeout!r}: seconds above 0 are needed")
     if allow_pickle and not settings.allow_pickle:

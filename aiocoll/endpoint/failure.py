@@ -180,9 +180,10 @@ class Failure:
     # -- breaking
 
     def break_group(
-        self, scope: Scope, error: AiocollError, *, call: Call | None = None, by: int | None = None
+        self, scope: Scope, error: AiocollError, *, call: Call | None = None, number: int = -1, by: int | None = None
     ) -> None:
-        """Fails everything pending on the group and tells the others; ``call`` is the one that failed, if one did."""
+        """Fails everything pending on the group and tells the others; ``call`` is the one that failed, if one did, and
+        ``number`` its number: members pass it on that have not made that call."""
         if scope.broken is not None or scope.closed:
             return
         scope.broken = error
@@ -190,7 +191,7 @@ class Failure:
         by = scope.rank if by is None else by
         emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
         news = broken(scope, error, by)
-        number = -1 if call is None else call.number
+        number = scope.broken_call = number if call is None else call.number
         linked = {link.peer for link in self.endpoint.transport.links()}
         for peer in scope.others():
             # In a large group news go by the links that there are, and members pass them on; in a small one they make
@@ -221,7 +222,8 @@ class Failure:
         error = scope.broken
         if isinstance(error, AiocollError) and peer not in scope.told:
             scope.told.add(peer)
-            self.tell(peer, scope.id, 0, {**broken(scope, error, scope.rank), "call": False})
+            number = scope.broken_call
+            self.tell(peer, scope.id, max(number, 0), {**broken(scope, error, scope.rank), "call": number >= 0})
 
     def linked(self, peer: int) -> None:
         """A link to ``peer`` is made: it may wait for us in groups that are broken."""
@@ -251,7 +253,7 @@ class Failure:
             error = MismatchError(text)
         else:
             error = GroupBrokenError(text)
-        self.break_group(scope, error, call=scope.calls.get(number), by=int(news.get("by") or 0))
+        self.break_group(scope, error, number=number, by=int(news.get("by") or 0))
 
     def failed(self, call: Call, error: BaseException) -> None:
         """The algorithm raised on this rank: decides what becomes of the call and the group."""

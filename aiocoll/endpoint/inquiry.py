@@ -81,7 +81,7 @@ class Inquiry:
         elif not answer:
             seen = self.failure.absent.get(world, "it is gone")
         else:
-            seen = f"its last call: {answer.get('last')}"
+            seen = f"its last call: {answer.get('last')}{_stuck(answer)}"
         return f"rank {self.scope.index[world]} ({member.host}, pid {member.pid}; {seen})"
 
     def _conclude_call(self, call: Call) -> None:
@@ -132,3 +132,13 @@ class Inquiry:
             text, missing=(scope.index[send.peer],), operation=send.describe(), elapsed=elapsed
         )
         scope.mailbox.stop_sending(send, error)
+
+
+def _stuck(answer: dict[str, Any]) -> str:
+    """What a rank waits in besides its last call here: a message, or a call of another group."""
+    waits = answer.get("waits")
+    for each in waits if isinstance(waits, (list, tuple)) else ():
+        what = str(each[0]) if isinstance(each, (list, tuple)) and each else ""
+        if what and not what.startswith(str(answer.get("last"))):
+            return f"; it waits in {what}"
+    return ""

@@ -36,6 +36,8 @@ class Scope:
         self.next_call = 0
         self.last = "no call yet"
         self.broken: AiocollError | None = None
+        self.broken_call = -1
+        """The number of the call whose failure broke the group, if it was a call's: there it is raised in its class."""
         self.raised = True
         """Whether the error that broke the group has been raised here in its own class."""
         self.closed = False

@@ -134,7 +134,7 @@ class Reductions(Calls):
             given = self._input(x, op, "reduce", f" root={where}")
             plan, shape = given.plan, given.array.shape
             mine = self._scope.rank == where
-            target = self._target(out if mine else None, given, shape, "reduce")
+            target = self._target(out, given, shape, "reduce")  # also where it stays as it is: a slip is a slip
 
             async def body(ch: Channel) -> Any:
                 home = _home(target, shape, plan) if mine else None

@@ -214,6 +214,19 @@ def test_a_wrong_out_is_refused_on_all_ranks_and_the_group_goes_on(fabric: str, 
 
 
 @on_every_fabric
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_wrong_out_is_refused_where_it_would_stay_as_it_is_too(fabric: str, size: int) -> None:
+    async def main(group: Group) -> None:
+        for out in (LOCKED, np.zeros(5), np.zeros(4, np.float32), [0.0] * 4):
+            assert type(await outcome(group.reduce(np.ones(4), out=out))) is UsageError, out
+        kept = np.full(4, 7.0)
+        assert await group.reduce(np.ones(4), out=kept) is (kept if group.rank == 0 else None)
+        np.testing.assert_array_equal(kept, np.full(4, size if group.rank == 0 else 7.0))
+
+    ranks(size, main, fabric)
+
+
+@on_every_fabric
 def test_zero_size_arrays_overlap_nothing(fabric: str) -> None:
     async def main(group: Group) -> None:
         x = np.zeros(4)

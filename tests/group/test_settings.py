@@ -95,6 +95,12 @@ async def test_an_unknown_algorithm_is_refused_at_once_by_connect(monkeypatch: p
     await store.close()
 
 
+@pytest.mark.parametrize("wrong", [{"name": 5}, {"name": b"world"}, {"store": object()}])
+async def test_a_name_that_is_no_text_and_a_store_that_is_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="|".join(wrong)):
+        await aiocoll.connect(**{"rank": 0, "size": 1} | wrong)
+
+
 @on_every_fabric
 @for_every_size
 def test_statistics(fabric: str, size: int) -> None:
