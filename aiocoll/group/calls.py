@@ -148,14 +148,14 @@ class Calls:
             return Turn(collective, -1, collective, error)
         scope = self._scope
         self._counts[collective] = self._counts.get(collective, 0) + 1
-        if name is None:
+        if name is None or not isinstance(name, str):
             number = count = scope.next_call
             scope.next_call = count + 1
             scope.last = label = f"{collective} (call {count})"
-            return Turn(collective, number, label)
-        if not isinstance(name, str):
+            if name is None:
+                return Turn(collective, number, label)
             text = f"{collective} on rank {scope.rank}: name={name!r} must be a str or None"
-            return Turn(collective, -1, collective, UsageError(text))
+            return Turn(collective, number, label, UsageError(text))
         count = scope.named.get(name, 0)
         scope.named[name] = count + 1
         scope.last = label = f"{collective} (call {count} named {name!r})"
@@ -171,6 +171,8 @@ class Calls:
         """The coroutine of one call. ``prepare`` checks the arguments and gives (description, body); what it refuses
         is refused for all. ``then`` turns the body's result into the caller's once the call is over."""
         if turn.error is not None:
+            if turn.number >= 0 and isinstance(turn.error, UsageError):
+                return self._refused(turn, turn.error)
             return failing(turn.error)
         try:
             seconds = self._seconds(timeout, turn.collective)

@@ -43,6 +43,7 @@ WRONG: dict[str, tuple[Call, Call]] = {
     "objects": (lambda g: g.all_gather(OBJECTS), lambda g: g.all_gather(X)),
     "no array": (lambda g: g.all_reduce(None), lambda g: g.all_reduce(X)),
     "hostile": (lambda g: g.all_reduce(Hostile()), lambda g: g.all_reduce(X)),
+    "name no text": (lambda g: g.all_reduce(X, name=5), lambda g: g.all_reduce(X)),
     "root too high": (lambda g: g.broadcast(X, g.size), lambda g: g.broadcast(X, 0)),
     "root negative": (lambda g: g.reduce(X, root=-1), lambda g: g.reduce(X)),
     "root no integer": (lambda g: g.reduce(X, root=0.0), lambda g: g.reduce(X)),
