@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -244,6 +245,9 @@ def _leave_at_exit() -> None:
     if _registered_in != os.getpid():
         _registered_in = os.getpid()
         atexit.register(_at_exit)
+        child = sys.modules.get("multiprocessing.util")
+        if child is not None:  # a child that it forked ends without atexit, but runs these first
+            child.Finalize(None, _at_exit, exitpriority=0)
 
 
 def _at_exit() -> None:

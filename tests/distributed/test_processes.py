@@ -225,3 +225,27 @@ def test_a_message_that_does_not_fit_says_so_in_the_documented_words(join: str) 
     dist.destroy_process_group()
     """
     assert "tensor sizes do not match" in spawn(2, body)[1]
+
+
+def test_children_of_multiprocessing_leave_when_they_end(tmp_path: Path) -> None:
+    body = f"""
+    import threading
+    from multiprocessing import get_context
+
+    def run(rank, size):
+        dist.init_process_group("tcp", "file://{tmp_path}/meet", rank=rank, world_size=size)
+        if rank == 0:
+            threading.Event().wait(0.5)
+            x = np.zeros(3)
+            dist.gather(x, gather_list=[x, np.zeros(3)])
+        else:
+            dist.gather(np.ones(3), dst=0)
+
+    children = [get_context("fork").Process(target=run, args=(each, 2)) for each in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    answer = [child.exitcode for child in children]
+    """
+    assert spawn(1, body) == [[0, 0]]
