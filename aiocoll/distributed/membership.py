@@ -5,9 +5,7 @@ The rule: this is the only file that changes the module state.
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from .. import sync
 from ..errors import AiocollError, NotInitializedError, UsageError
 from ..rendezvous.url import parse
+from ..sync.leaving import before_threads_end
 from .arguments import integer, seconds_of
 from .backends import backend_named, transport_of
 from .environment import from_environment
@@ -244,10 +243,7 @@ def _leave_at_exit() -> None:
     global _registered_in
     if _registered_in != os.getpid():
         _registered_in = os.getpid()
-        atexit.register(_at_exit)
-        child = sys.modules.get("multiprocessing.util")
-        if child is not None:  # a child that it forked ends without atexit, but runs these first
-            child.Finalize(None, _at_exit, exitpriority=0)
+        before_threads_end(_at_exit)
 
 
 def _at_exit() -> None:

@@ -4,6 +4,7 @@ The rule: this package adds no behaviour to the async API, it only waits for it.
 
 - ``group``: SyncGroup, the methods of Group, blocking; ``start``: the same, started
 - ``work``: a call under way, seen from outside; ``started``: the same on its loop
+- ``leaving``: worlds that a program did not leave
 - ``drivers``: who runs the loop; ``stepping``: how a coroutine is run by hand
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from .drivers import Driver
 from .group import SyncGroup
+from .leaving import leave_at_the_end
 from .work import Work
 
 if TYPE_CHECKING:
@@ -48,4 +50,5 @@ def connect(init_method: str | None = None, **options: Any) -> SyncGroup:
             "transport='inproc' joins ranks that share one event loop, and every blocking group has a loop of its own; "
             "use 'auto' or 'tcp', or the async API"
         )
+    leave_at_the_end(joined_group)
     return joined_group

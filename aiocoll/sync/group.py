@@ -89,6 +89,11 @@ class SyncGroup:
         return self._group.broken
 
     @property
+    def closed(self) -> bool:
+        """Whether this group has been closed here."""
+        return self._closed
+
+    @property
     def foreign(self) -> bool:
         """Is this a forked child, which has this group only in name?"""
         return self._driver.foreign
