@@ -109,10 +109,22 @@ class _Joining:
         while True:
             self.inside = True
             await self._bring_info()
+            await self._make_room()
             roster = await self.rounds.append(claim_entry(self.claim))
             if not await self._is_past(roster):
                 return roster
             self.claim = Claim(secrets.token_bytes(8), self.rank, self.size, me())
+
+    async def _make_room(self) -> None:
+        """Those who died while they waited go first: my claim must not complete a world with one of them."""
+        await self._withdraw_dead(await self.rounds.look())
+
+    async def _withdraw_dead(self, roster: Roster) -> Roster | None:
+        """The roster without those who died while they waited; None if there are none."""
+        after: Roster | None = None
+        for claim in [] if roster.decided else [each for each in roster.waiting.values() if each.is_dead()]:
+            after = await self.rounds.append(withdraw_entry(claim.nonce, "died while waiting"))
+        return after
 
     async def _is_past(self, roster: Roster) -> bool:
         """Whether my claim came to a round that is over; then it is gone from there, and `rounds` is at the next."""
@@ -189,11 +201,10 @@ class _Joining:
             conflicts = [pair for pair in roster.conflicts() if anybodys or pair[1].nonce == self.claim.nonce]
             if not conflicts:
                 break
-            dead = [claim for claim in roster.waiting.values() if claim.is_dead()]
-            for claim in dead:
-                roster = await self.rounds.append(withdraw_entry(claim.nonce, "died while waiting"))
-            if not dead:
-                roster = await self.rounds.append(fail_entry(why_not(*conflicts[0]), time.time()))
+            after = await self._withdraw_dead(roster)
+            if after is None:
+                after = await self.rounds.append(fail_entry(why_not(*conflicts[0]), time.time()))
+            roster = after
         return roster
 
     # ------------------------------------------------------------------------------------- how it ends
