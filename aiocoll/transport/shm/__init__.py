@@ -1,0 +1,11 @@
+"""Links through shared memory between the ranks of one host.
+
+    segment    one rank's memory: lanes of slots, cells, flags
+    meeting    how local ranks find one another, prove themselves and agree that they share memory
+    lane       frames into and out of slots
+    link       an ordered pipe of frames to one local peer
+    transport  all of them, and when this rank sleeps
+    heap       arrays that live in shared memory, so that sending one passes a reference
+
+The rule: whoever writes a word owns it; what a peer wrote is checked before it is used.
+"""
