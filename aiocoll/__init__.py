@@ -24,6 +24,7 @@ The map of this tree, top to bottom; what stands higher may import what stands l
     buffers/        what is an array, how it lies in memory, moving it piece by piece
     observe/        facts out, never control in
     config          one frozen Settings
+    cpus            how many CPUs this process may really use
     errors          every exception, cut by whose fault it is
 """
 

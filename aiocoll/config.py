@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from .errors import UsageError
+
+_PAGE_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,20 @@ class Settings:
     """A collective that waits so long asks those it waits for, once, whether they made the same call."""
     breath_seconds: float = 0.002
     """Long local work gives the event loop a turn as soon as the loop's present round has lasted so long."""
+    shm_cell_bytes: int = 256 << 10
+    """Ranks of one host hand over longer payloads in pieces of this size. This and the next two are the same on all
+    ranks of a host, or they talk over TCP."""
+    shm_cells: int = 16
+    """How many such pieces a rank may have under way to all its peers together; fewer where many ranks share a host."""
+    shm_slots: int = 64
+    """How many frames may be under way to each peer on this host."""
+    shm_seconds: float = 5.0
+    """How long the ranks of one host may take to share memory when they connect; after that they talk over TCP."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _HOST, _SPIN_US, _UNRECEIVED_BYTES and
-        _SEGMENT_BYTES."""
+        """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _HOST, _SPIN_US, _UNRECEIVED_BYTES,
+        _SEGMENT_BYTES, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS."""
         env = os.environ if environ is None else environ
         default = cls()
         return cls(
@@ -52,10 +65,16 @@ class Settings:
             spin_seconds=_number(env, "AIOCOLL_SPIN_US", default.spin_seconds * 1e6, least=0.0) * 1e-6,
             unreceived_bytes_max=int(_number(env, "AIOCOLL_UNRECEIVED_BYTES", default.unreceived_bytes_max, least=1)),
             segment_bytes=int(_number(env, "AIOCOLL_SEGMENT_BYTES", default.segment_bytes, least=4096)),
+            shm_cell_bytes=_pages(_number(env, "AIOCOLL_SHM_CELL_BYTES", default.shm_cell_bytes, least=4096, most=1e9)),
+            shm_cells=int(_number(env, "AIOCOLL_SHM_CELLS", default.shm_cells, least=4, most=1e6)),
+            shm_slots=int(_number(env, "AIOCOLL_SHM_SLOTS", default.shm_slots, least=2, most=1e6)),
+            shm_seconds=_number(env, "AIOCOLL_SHM_SECONDS", default.shm_seconds),
         )
 
 
-def _number(env: Mapping[str, str], name: str, default: float, *, least: float = 1e-9) -> float:
+def _number(
+    env: Mapping[str, str], name: str, default: float, *, least: float = 1e-9, most: float = math.inf
+) -> float:
     text = env.get(name, "").strip()
     if not text:
         return float(default)
@@ -65,7 +84,13 @@ def _number(env: Mapping[str, str], name: str, default: float, *, least: float =
         value = float("nan")
     if not value >= least:
         raise UsageError(f"{name}={text!r}: a number of at least {least:g} is needed")
+    if value > most:
+        raise UsageError(f"{name}={text!r}: a number of at most {most:g} is needed")
     return value
+
+
+def _pages(nbytes: float) -> int:
+    return -(-int(nbytes) // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

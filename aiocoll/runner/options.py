@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from aiocoll.cpus import usable_cpus
 from aiocoll.errors import UsageError
-from aiocoll.runner.plan import usable_cpus
 
 JOIN_S = 300.0
 """How long runners of one job wait for one another, unless --timeout is less."""

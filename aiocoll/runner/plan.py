@@ -5,13 +5,13 @@ Rule: a pure description. `describe` prints it without starting anything, and no
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from aiocoll.cpus import usable_cpus
 from aiocoll.errors import UsageError
 
 BLAS_VARIABLES = (
@@ -46,17 +46,6 @@ class Layout:
     """host:port for torch's variables; nobody of ours listens there."""
     restart: int = 0
     restarts_max: int = 0
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may run on, or a container's quota where that is less."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return max(1, min(allowed, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no such file, or "max"
-        return allowed
 
 
 def command_line(kind: str, command: tuple[str, ...]) -> list[str]:

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .. import observe
+from ..cpus import usable_cpus
 from ..errors import NotInitializedError, UsageError
 from .started import Started
 from .stepping import ABANDON_SECONDS_MAX, Continued, Make, T, abandon_task, as_task, coroutine_of, outcome, stop_loop
@@ -73,7 +74,7 @@ class Driver:
         are more ranks on this host than CPUs, so that spinning would take one from the rank waited for."""
         self._endpoint = endpoint
         if self._inline:
-            crowded = local_size > len(os.sched_getaffinity(0))
+            crowded = local_size > usable_cpus()
             endpoint.serve_blocked(0.0 if crowded else endpoint.settings.spin_seconds)
 
     # ------------------------------------------------------------------------------------------ what callers use

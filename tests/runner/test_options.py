@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from aiocoll.cpus import usable_cpus
 from aiocoll.errors import UsageError
 from aiocoll.runner.options import GRACE_S, parse, split_address
-from aiocoll.runner.plan import usable_cpus
 
 
 def test_what_follows_the_script_is_the_scripts() -> None:

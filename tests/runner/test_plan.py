@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aiocoll.cpus import usable_cpus
 from aiocoll.errors import UsageError
 from aiocoll.place import detect
 from aiocoll.runner.plan import (
@@ -16,7 +17,6 @@ from aiocoll.runner.plan import (
     command_line,
     describe,
     rank_environment,
-    usable_cpus,
 )
 
 LAYOUT = Layout(size=5, ranks=3, first=2, node_rank=1, nnodes=2, job="j", rdzv="tcp://h:1", master="[::1]:9", restart=1)
