@@ -196,6 +196,18 @@ class Channel:
         sending = self._send(to, data)
         return receive if sending is None else _All(receive, sending)
 
+    def combine(self, peer: int, x: NDArray[Any], op: Op) -> Awaitable[None]:
+        """Both ranks send ``x`` and fold what comes into it, the lower rank's as the left operand: equal bits on both."""
+        theirs = self.scratch(x)
+        both = self.exchange(peer, x, peer, theirs)
+        return self._combined(both, *((theirs, x) if peer < self.rank else (x, theirs)), x, op)
+
+    async def _combined(
+        self, both: Awaitable[None], left: NDArray[Any], right: NDArray[Any], out: NDArray[Any], op: Op
+    ) -> None:
+        await both
+        op.fold(left, right, out)
+
     def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends the same to every other member."""
         sendings = [self._send(peer, data, meta) for peer in range(self.size) if peer != self.rank]
@@ -209,20 +221,23 @@ class Channel:
         return Channel(self.call, world, world.index(mine) if mine in world else -1)
 
     @property
-    def local(self) -> Channel:
-        """The members on my host."""
+    def islands(self) -> tuple[tuple[int, ...], ...]:
+        """The members by island (those that share memory, else those of one host), in the order of their first ranks."""
         members = self.call.endpoint.members
-        here = members[self.ranks[self.rank]].machine
-        return self.narrow([rank for rank, world in enumerate(self.ranks) if members[world].machine == here])
+        found: dict[str, list[int]] = {}
+        for rank, world in enumerate(self.ranks):
+            found.setdefault(members[world].island, []).append(rank)
+        return tuple(tuple(ranks) for ranks in found.values())
+
+    @property
+    def local(self) -> Channel:
+        """The members on my island."""
+        return self.narrow(next(ranks for ranks in self.islands if self.rank in ranks))
 
     @property
     def leaders(self) -> Channel:
-        """The first member of each host (``rank`` is -1 for those who are none)."""
-        members = self.call.endpoint.members
-        first: dict[str, int] = {}
-        for rank, world in enumerate(self.ranks):
-            first.setdefault(members[world].machine, rank)
-        return self.narrow(list(first.values()))
+        """The first member of each island (``rank`` is -1 for those who are none)."""
+        return self.narrow([ranks[0] for ranks in self.islands])
 
     def scratch(self, like: NDArray[Any]) -> NDArray[Any]:
         """A temporary array like the 1-D ``like``, not initialised; it lives as long as the call."""

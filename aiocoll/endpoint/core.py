@@ -40,6 +40,13 @@ class Member:
     pid: int
     machine: str = ""
     """Equal for ranks on one host (the kernel's boot id)."""
+    memory: str = ""
+    """Equal for ranks that share memory with one another; empty for one that shares it with nobody."""
+
+    @property
+    def island(self) -> str:
+        """Equal for ranks that are near one another: those that share memory, else those of one host."""
+        return self.memory or self.machine
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host}, pid {self.pid})"
