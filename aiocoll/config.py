@@ -25,6 +25,8 @@ class Settings:
     """The address that this rank tells the others; empty: that of the interface that faces the store."""
     spin_seconds: float = 100e-6
     """How long a blocking call looks before it sleeps."""
+    loop_spin_seconds: float = 50e-6
+    """How long awaited calls look in each turn of a loop that others share, for peers that share memory."""
     unreceived_bytes_max: int = 64 << 20
     """Data that may lie unreceived at one peer; more is offered first and sent when a receive takes it. The same on all
     ranks: a peer that sends far more than this is cut off."""

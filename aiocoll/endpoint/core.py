@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..buffers import Scratch
 from ..config import Settings
+from ..cpus import usable_cpus
 from ..errors import WireError
 from ..observe import emit
 from ..transport.base import BLOCKING_TURN_BYTES, LOOP_TURN_BYTES, Link, Transport
 from ..transport.inproc import Loopback
+from ..transport.shm.link import ShmLink
 from ..wire import frame
 from ..wire.codec import CONTROL_BYTES_MAX, unpack_control
 from ..wire.frame import Landing
@@ -28,6 +30,7 @@ from .operations import Operation
 from .scope import Scope
 
 if TYPE_CHECKING:
+    from ..transport.shm.transport import ShmTransport
     from .channel import Call
 
 
@@ -123,6 +126,8 @@ class Endpoint:
         self.inline = False
         """True while a blocking driver steps the coroutines: verbs may spin, and nobody else needs the loop."""
         self.spin_seconds = 0.0
+        self.memory: ShmTransport | None = getattr(transport, "memory", None)
+        """The links through shared memory, if there are any."""
         self.scopes: dict[int, Scope] = {}
         self.parked: set[Operation] = set()
         self.segments = Scratch()
@@ -133,12 +138,13 @@ class Endpoint:
         self._links: list[Link | None] = [None] * self.size
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_at = math.inf
-        self._look: asyncio.TimerHandle | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
         self._parked_at: dict[Operation, float] = {}
         self._round_began, self._round_ends = 0.0, False
         self.inquest: Callable[[int, str], None] | None = None
         """Who finds out whether a rank that was not reached has left or died, and tells ``failure.died``."""
         transport.attach(self)
+        self._look_in_turns()
 
     def __repr__(self) -> str:
         return f"<Endpoint rank {self.rank} of {self.size} over {self.transport!r}, {len(self.parked)} waiting>"
@@ -147,6 +153,10 @@ class Endpoint:
 
     def sink(self, peer: int) -> PeerSink:
         return PeerSink(self, peer)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.parked)
 
     def lost(self, peer: int, reason: str) -> None:
         self.failure.lost(peer, reason)
@@ -190,7 +200,7 @@ class Endpoint:
     # -- waiting
 
     def hurry(self, operation: Operation) -> None:
-        """Looks whether ``operation`` can finish now; a blocking driver looks again and again for a short while."""
+        """Looks whether ``operation`` can finish now; again and again for a short while where that is worth it."""
         if operation.peer < 0:
             for each in self.transport.links():
                 each.progress()
@@ -199,18 +209,60 @@ class Endpoint:
         if not link.ready:
             return
         link.progress()
-        if self.inline and self.spin_seconds > 0.0 and not operation.done:
+        if operation.done:
+            return
+        if isinstance(link, ShmLink):
+            self._look(operation, link)
+        elif self.inline and self.spin_seconds > 0.0:
             self._spin(operation, link)
 
     def serve_blocked(self, spin_seconds: float) -> None:
         """A blocking driver steps the coroutines from now on; verbs look for ``spin_seconds`` before they sleep."""
         self.inline, self.spin_seconds = True, spin_seconds
         self.transport.turn_bytes = BLOCKING_TURN_BYTES
+        if self.memory is not None:
+            self.memory.look_for(spin_seconds, shares_loop=False)
 
     def serve_loop(self) -> None:
         """Others share the loop from now on."""
         self.inline, self.spin_seconds = False, 0.0
         self.transport.turn_bytes = LOOP_TURN_BYTES
+        self._look_in_turns()
+
+    def _look_in_turns(self) -> None:
+        """Whoever waits looks for a moment of each of the loop's turns, unless that would keep a core, or this very
+        loop, from those who are looked for."""
+        if self.memory is None:
+            return
+        mine = self.members[self.rank]
+        local = [self.members[link.peer] for link in self.memory.links()]
+        here = any((member.host, member.pid) == (mine.host, mine.pid) for member in local)
+        seconds = 0.0 if here or len(local) + 1 > usable_cpus() else self.settings.loop_spin_seconds
+        self.memory.look_for(seconds, shares_loop=True)
+
+    def _look(self, operation: Operation, link: ShmLink) -> None:
+        """Looks into the lanes of a local peer, and moves what else there is, while that is allowed."""
+        memory, clock, pending = link.port, time.perf_counter, self.transport.pending
+        seconds = memory.may_look()
+        if seconds <= 0.0:
+            return
+        memory.wake()
+        began = clock()
+        until = began + seconds
+        while True:
+            if link.glance():
+                link.progress()
+                if operation.done:
+                    break
+                if self.inline:
+                    until = clock() + seconds
+            for other in pending():
+                if other is not link and other.progress() and operation.done:
+                    break
+            if clock() >= until:
+                break
+            os.sched_yield()
+        memory.looked(clock() - began)
 
     def _spin(self, operation: Operation, link: Link) -> None:
         clock, pending = time.perf_counter, self.transport.pending
@@ -244,8 +296,10 @@ class Endpoint:
         self._parked_at[operation] = self.loop.time()
         if operation.deadline < self._sweep_at:
             self._arm(operation.deadline)
-        if self._look is None and call is not None:
+        if self._look_timer is None and call is not None:
             self._look_after(self.settings.look_seconds)
+        if self.inline and self.memory is not None:
+            self.memory.sleep()
 
     def unpark(self, operation: Operation) -> None:
         """``operation`` woke, or whoever awaited it was cancelled."""
@@ -274,12 +328,12 @@ class Endpoint:
 
     def _look_after(self, seconds: float) -> None:
         if seconds < math.inf:
-            self._look = self.loop.call_later(seconds, self._look_around)
+            self._look_timer = self.loop.call_later(seconds, self._look_around)
 
     def _look_around(self) -> None:
         """Calls that wait for long ask once whether their peers made the same: two ranks that each wait for the other
         to send first would not see their difference before the deadline."""
-        self._look = None
+        self._look_timer = None
         now = self.loop.time()
         waiting: dict[Call, set[int]] = {}
         for operation in self.parked:
@@ -294,7 +348,7 @@ class Endpoint:
             elif call.error is None:
                 call.looked = True
                 self.failure.look(call, sorted(waiting[call]))
-        if self._look is None:
+        if self._look_timer is None:
             self._look_after(soonest)
 
     def waiting_for(self) -> list[tuple[str, int]]:
@@ -321,8 +375,8 @@ class Endpoint:
         """Bytes by transport, seconds waited, unreceived bytes."""
         links = self.transport.links()
         return {
-            "bytes_sent": {self.transport.name: sum(link.bytes_sent for link in links)},
-            "bytes_received": {self.transport.name: sum(link.bytes_received for link in links)},
+            "bytes_sent": _by_transport({link: link.bytes_sent for link in links}),
+            "bytes_received": _by_transport({link: link.bytes_received for link in links}),
             "seconds_waited": self.waited_seconds,
             "unreceived_bytes": self.inbox.unreceived_bytes(),
             "links": len(links),
@@ -342,8 +396,15 @@ class Endpoint:
         self.failure.closing()
         if self._sweep is not None:
             self._sweep.cancel()
-        if self._look is not None:
-            self._look.cancel()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self.transport.close()
         self.scopes.clear()
         emit("endpoint_closed", rank=self.rank)
+
+
+def _by_transport(nbytes: dict[Link, int]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for link, number in nbytes.items():
+        sums[link.transport] = sums.get(link.transport, 0) + number
+    return sums

@@ -33,8 +33,13 @@ class Link(Protocol):
     peer: int
     ready: bool
     """False while the connection is still being made (frames queue)."""
-    bytes_sent: int
-    bytes_received: int
+    transport: str
+    """The name of the transport that it belongs to."""
+
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
 
     def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
         """Sends a frame, at once as far as possible. None: the payload may be reused already. Otherwise the rest is
@@ -56,6 +61,10 @@ class Owner(Protocol):
     """Whom a transport serves: the endpoint."""
 
     rank: int
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything waits for a frame."""
 
     def sink(self, peer: int) -> FrameSink: ...
 

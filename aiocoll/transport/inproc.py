@@ -44,10 +44,12 @@ class Switch:
 class InprocLink:
     """One direction pair between two ranks of a Switch."""
 
-    __slots__ = ("_closed", "_ending", "_port", "_queue", "_sink", "bytes_received", "bytes_sent", "peer", "ready")
+    __slots__ = (
+        "_closed", "_ending", "_port", "_queue", "_sink", "bytes_received", "bytes_sent", "peer", "ready", "transport",
+    )  # fmt: skip
 
     def __init__(self, port: InprocTransport, peer: int, sink: FrameSink) -> None:
-        self._port, self.peer, self._sink = port, peer, sink
+        self._port, self.peer, self._sink, self.transport = port, peer, sink, port.name
         self._queue: deque[_Frame] = deque()
         self._closed = self._ending = False
         self.ready = True
@@ -111,6 +113,7 @@ class Loopback:
     """The link of a rank to itself: a frame arrives while it is submitted."""
 
     __slots__ = ("_sink", "bytes_received", "bytes_sent", "peer", "ready")
+    transport = "inproc"
 
     def __init__(self, peer: int, sink: FrameSink) -> None:
         self.peer, self._sink = peer, sink

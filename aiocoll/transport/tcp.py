@@ -31,11 +31,11 @@ class TcpLink:
 
     __slots__ = (
         "_loop", "_port", "_queue", "_reader", "_socket", "_writing", "bytes_received", "bytes_sent", "dial", "ended",
-        "peer", "ready", "retry",
+        "peer", "ready", "retry", "transport",
     )  # fmt: skip
 
     def __init__(self, port: TcpTransport, peer: int, sink: FrameSink) -> None:
-        self._port, self._loop, self.peer = port, port.loop, peer
+        self._port, self._loop, self.peer, self.transport = port, port.loop, peer, port.name
         self._reader = FrameReader(sink)
         self._queue: deque[Item] = deque()
         self._socket: socket.socket | None = None

@@ -2,7 +2,7 @@
 
     head       magic, geometry, nonce
     line 1     asleep: whether I have to be woken by my bell
-    lines      one per local rank: how many slots of its lane to me I have taken; whether I wait for room in my lane to it
+    lines      one per local rank: how many slots of its lane I have taken; whether I wait until it takes more of mine
     lanes      one per local rank: slots for frames from me to it; short payloads lie in the slot
     cells      pieces of longer payloads, on their way to one or several ranks
 
@@ -131,6 +131,12 @@ class Segment:
             os.close(fd)
             raise
         return segment
+
+    def release(self, cell: int) -> None:
+        """One reader less of a cell."""
+        self.readers[cell] -= 1
+        if not self.readers[cell]:
+            self.free.append(cell)
 
     def close(self) -> None:
         """Closes the descriptor; the memory goes when the last view of it does."""

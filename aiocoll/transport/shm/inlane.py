@@ -1,0 +1,226 @@
+"""Frames out of the lane of slots that comes from one local peer.
+
+The rule: what the peer wrote is read once and checked before it is used; a slot is taken when nobody needs it any more.
+"""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import WireError
+from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
+from .outlane import ARENA, CELL, LONG_META, MORE, PIECE_MASK, REVOKED
+from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES
+from .stamp import Stamp
+
+if TYPE_CHECKING:
+    from .meeting import Peer
+    from .transport import ShmTransport
+
+LOOKS: Final = 64
+"""How often a waiting rank looks before it offers its core to others."""
+_STEP_BYTES: Final = 256 << 10
+"""A reference is followed in pieces of this size."""
+
+
+class Inlane:
+    """A peer's lane to me."""
+
+    __slots__ = (
+        "_arena", "_at", "_bell", "_geometry", "_landing", "_long_meta", "_mask", "_memory", "_mine", "_missing",
+        "_peer", "_piece", "_port", "_sink", "_taken_word", "_waits_word", "_where", "_words", "bytes_received",
+        "slots", "taken",
+    )  # fmt: skip
+
+    def __init__(
+        self, port: ShmTransport, rank: int, peer: Peer, sink: FrameSink, mine: int, theirs: int
+    ) -> None:
+        self._port, self._peer, self._sink = port, rank, sink
+        geometry = self._geometry = port.segment.geometry
+        self.slots = [geometry.slot(mine, i) for i in range(geometry.slots)]
+        self._where = [at >> 3 for at in self.slots]
+        self._mask = geometry.slots - 1
+        self._words, self._memory = peer.mapped.words, peer.mapped.array
+        self._mine, self._bell = port.segment.words, peer.bell_fd
+        self._taken_word, self._waits_word = geometry.taken(theirs), geometry.waits(mine)
+        self.taken = 0
+        self._landing: Landing | None = None
+        self._missing = 0
+        """Bytes of the present frame that have not come yet."""
+        self._long_meta: bytes | None = None
+        self._arena: NDArray[np.uint8] | None = None
+        """What is left of a piece in the peer's heap."""
+        self.bytes_received = 0
+
+    def __repr__(self) -> str:
+        return f"<Inlane: {self.taken} slots taken, {self._missing} bytes of a frame missing>"
+
+    def news(self) -> bool:
+        """Whether there is anything to take."""
+        taken = self.taken
+        return self._words[self._where[taken & self._mask]] == taken + 1 or self._arena is not None
+
+    def wait(self, seconds: float) -> bool:
+        """Looks for so long at most whether there is anything to take."""
+        if self.glance():
+            return True
+        until = perf_counter() + seconds
+        while True:
+            os.sched_yield()
+            if self.glance():
+                return True
+            if perf_counter() >= until:
+                return False
+
+    def glance(self) -> bool:
+        """Looks some times whether there is anything to take."""
+        taken = self.taken
+        words, word, wanted = self._words, self._where[taken & self._mask], taken + 1
+        for _ in range(LOOKS):
+            if words[word] == wanted:
+                return True
+        return False
+
+    # -- one frame in one slot: the quick way
+
+    def fetch(self, stamp: Stamp, call: int, seconds: float) -> NDArray[Any] | None:
+        """The payload of the next frame, where it lies, if it is the one meant, and here within ``seconds``. Whoever
+        gets it calls ``took`` when it is through with it."""
+        taken = self.taken
+        words, word = self._words, self._where[taken & self._mask]
+        if words[word] != taken + 1 and not (seconds and self.wait(seconds)):
+            return None
+        if words[word + 2] != stamp.sign or words[word + 1] != call:
+            return None
+        places = stamp.seen(self, self._memory, self._geometry)
+        if stamp.inline:
+            return places[taken & self._mask]
+        cell = words[word + 7]
+        return places[cell] if cell < len(places) else None
+
+    def took(self) -> None:
+        """The slot may be used again."""
+        self.taken = self._mine[self._taken_word] = self.taken + 1
+        if self._words[self._waits_word] and self._words[ASLEEP]:
+            self.ring()
+
+    def ring(self) -> None:
+        """Wakes the peer."""
+        try:
+            os.eventfd_write(self._bell, 1)
+        except OSError:
+            pass  # it has been rung often enough; a peer that is gone is noticed by its connection
+
+    # -- any frame
+
+    def take(self, budget: int) -> bool:
+        """Takes frames, up to ``budget`` bytes of payload; whether there were any. WireError for what no correct peer
+        writes."""
+        words, before = self._words, self.bytes_received
+        moved = False
+        while self.bytes_received - before < budget:
+            if self._arena is not None:
+                self._follow()
+            else:
+                word = self._where[self.taken & self._mask]
+                if words[word] != self.taken + 1:
+                    break
+                self._slot(self.slots[self.taken & self._mask], word)
+            moved = True
+        if moved:
+            self._port.fence()
+            if words[self._waits_word] and words[ASLEEP]:
+                self.ring()
+        return moved
+
+    def _slot(self, at: int, word: int) -> None:
+        words = self._words
+        shape, length, piece, place = words[word + 4], words[word + 5], words[word + 6], words[word + 7]
+        kind, nbytes = shape & 0xFF, piece & PIECE_MASK
+        where = piece & ~PIECE_MASK
+        if kind == MORE:
+            if not self._missing or self._landing is None:
+                raise WireError("a piece that belongs to no frame")
+        elif self._missing or length > PAYLOAD_BYTES_MAX:
+            raise WireError(f"a frame of {length} bytes begins where {self._missing} bytes of another are missing")
+        elif kind == LONG_META:
+            if where != CELL or not META_BYTES < nbytes <= META_BYTES_MAX:
+                raise WireError(f"a long meta of {nbytes} bytes")
+            self._long_meta = self._cell(place, nbytes).tobytes()
+            self._done()
+            return
+        else:
+            self._begin(at, word, kind, shape >> 8 & 0xFFFFFFFF, shape >> 40, length)
+        if nbytes > self._missing or (not nbytes and self._missing):
+            raise WireError(f"a piece of {nbytes} bytes where {self._missing} are missing")
+        if not nbytes:
+            self._done()
+        elif where == CELL:
+            self._deliver(self._cell(place, nbytes))
+            self._done()
+        elif where == ARENA:
+            self._arena = self._port.view(self._peer, place, nbytes)
+            self._follow()
+        elif where or nbytes > INLINE_BYTES:
+            raise WireError(f"a piece of {nbytes} bytes at {where:#x}")
+        else:
+            self._deliver(self._memory[at + INLINE_AT : at + INLINE_AT + nbytes])
+            self._done()
+
+    def _begin(self, at: int, word: int, kind: int, step: int, meta_bytes: int, length: int) -> None:
+        if not 0 < kind <= KIND_MAX or meta_bytes > META_BYTES:
+            raise WireError(f"not a frame: kind {kind}, meta of {meta_bytes} bytes")
+        meta, self._long_meta = self._long_meta, None
+        if meta is None:
+            meta = self._memory[at + META_AT : at + META_AT + meta_bytes].tobytes()
+        words = self._words
+        landing = self._sink.arriving(kind, 0, words[word + 3], words[word + 1], step, meta, length)
+        if landing is None and length:
+            raise WireError(f"frame kind {kind} carries a payload of {length} bytes that has no place")
+        self.bytes_received += INLINE_AT + len(meta)
+        self._landing, self._missing = landing, length
+        if not length and landing is not None:
+            self._landing = None
+            landing.complete()
+
+    def _cell(self, cell: int, nbytes: int) -> NDArray[np.uint8]:
+        geometry = self._geometry
+        if cell >= geometry.cells or nbytes > geometry.cell_bytes:
+            raise WireError(f"{nbytes} bytes in cell {cell}, of which there are {geometry.cells}")
+        start = geometry.cell(cell)
+        return self._memory[start : start + nbytes]
+
+    def _deliver(self, piece: NDArray[np.uint8]) -> None:
+        """Hands one piece of the present frame to its landing."""
+        landing = self._landing
+        assert landing is not None
+        self._missing -= len(piece)
+        self.bytes_received += len(piece)
+        absorb = getattr(landing, "absorb", None)
+        if absorb is None or not absorb(piece):
+            pour(piece.data, landing)
+
+    def _done(self) -> None:
+        """A slot needs no looking at any more."""
+        self.taken = self._mine[self._taken_word] = self.taken + 1
+        landing = self._landing
+        if landing is not None and not self._missing:
+            self._landing = None
+            landing.complete()
+
+    def _follow(self) -> None:
+        """Reads on in the peer's own memory, as long as it may be read."""
+        arena = self._arena
+        assert arena is not None
+        self._deliver(arena[:_STEP_BYTES])
+        self._arena = arena[_STEP_BYTES:] if len(arena) > _STEP_BYTES else None
+        if self._words[self._where[self.taken & self._mask] + 7] == REVOKED:
+            # Its call failed there, which it says next: what was read may be anything, and nobody gets it.
+            self._landing, self._missing, self._arena = None, 0, None
+        if self._arena is None:
+            self._done()

@@ -1,0 +1,118 @@
+"""The link to one rank of this host: a lane each way, and a connection that ends when the peer's process does.
+
+The rule: what a peer has posted before it ended is still taken, its farewell included, before anybody hears of the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ...errors import WireError
+from ...wire.frame import FrameSink
+from ..base import Queued, Sent
+from .inlane import Inlane
+from .outlane import Outlane
+
+if TYPE_CHECKING:
+    from .meeting import Peer
+    from .transport import ShmTransport
+
+_log = logging.getLogger("aiocoll.transport")
+
+
+class ShmLink:
+    """An ordered pipe of frames to one local peer."""
+
+    __slots__ = ("_connection", "_port", "ended", "inlane", "outlane", "peer", "ready", "transport")
+
+    def __init__(self, port: ShmTransport, peer: int, end: Peer, sink: FrameSink, mine: int, theirs: int) -> None:
+        self._port, self.peer, self.transport = port, peer, port.name
+        self._connection = end.connection
+        self.outlane = Outlane(port, end, mine, theirs)
+        self.inlane = Inlane(port, peer, end, sink, mine, theirs)
+        self.ready, self.ended = True, False
+        port.loop.add_reader(end.connection.fileno(), self._hear)
+
+    def __repr__(self) -> str:
+        return f"<ShmLink to rank {self.peer}: {'ended' if self.ended else 'ready'}, {self.outlane}>"
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.outlane.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self.inlane.bytes_received
+
+    def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
+        if self.ended:
+            return None
+        frame = self.outlane.send(kind, group, call, step, meta, payload)
+        return frame
+
+    @property
+    def port(self) -> ShmTransport:
+        """The transport that it belongs to."""
+        return self._port
+
+    def glance(self) -> bool:
+        """Whether ``progress`` would move anything; looks several times."""
+        return self.inlane.glance() or self.outlane.news()
+
+    def news(self) -> bool:
+        """Whether ``progress`` would move anything."""
+        return self.ready and (self.inlane.news() or self.outlane.news())
+
+    def progress(self) -> bool:
+        if not self.ready:
+            return False
+        outlane = self.outlane
+        moved = outlane.flush(self._port.turn_bytes) if outlane.waits else False
+        return self._take() or moved
+
+    def _take(self) -> bool:
+        try:
+            return self.inlane.take(self._port.turn_bytes)
+        except WireError as error:
+            self.end(f"it sent what no correct peer sends: {error}")
+        except Exception as error:  # no memory for what comes, say: a lane cannot be read on from the middle
+            _log.exception("rank %d cannot take what rank %d sent", self._port.rank, self.peer)
+            self.end(f"what it sent cannot be taken here: {type(error).__name__}: {error}")
+        return True
+
+    def _hear(self) -> None:
+        """The connection has something to say: arenas, or its end."""
+        try:
+            if self._port.hear(self.peer, self._connection):
+                return
+            reason = "its process ended"
+        except BlockingIOError:
+            return
+        except (OSError, WireError) as error:
+            reason = f"its connection failed: {error}"
+        while self.ready and self.inlane.news() and self._take():
+            pass
+        self.end(reason)
+
+    def withdraw(self, sent: Sent, *, keep: bool) -> bool:
+        return self.outlane.withdraw(sent, keep=keep)
+
+    def drained(self) -> bool:
+        """True once everything submitted lies where the peer finds it, whether or not this process lives on."""
+        return self.ended or not self.outlane.waits
+
+    def end(self, reason: str) -> None:
+        """The peer is gone; tells the owner why."""
+        if self.ended:
+            return
+        self.ended, self.ready = True, False
+        self._port.owner_lost(self.peer, reason)  # first: what waits here ends with its group, by the same error
+        self.close(reason)
+
+    def close(self, reason: str = "this rank closed the link") -> None:
+        self.ended, self.ready = True, False
+        if self._connection.fileno() >= 0:
+            self._port.loop.remove_reader(self._connection.fileno())
+            self._connection.close()
+            self.outlane.abandon(ConnectionError(reason))

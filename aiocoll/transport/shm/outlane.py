@@ -1,0 +1,350 @@
+"""Frames into the lane of slots that leads to one local peer.
+
+A frame is one slot, with its payload in the slot, in a cell, or (where it lies in the shared heap) where it is; what is
+longer than a piece goes on in further slots. A slot's words, the first of which is written last:
+
+    0 its number + 1   1 call   2 stamp   3 group   4 kind, step, length of meta   5 length of the payload
+    6 length of this piece and where it is   7 cell, or offset in an arena       payload at byte 64, meta behind it
+
+The rule: nothing here waits. What does not fit now stays queued by reference, and moves as the peer takes slots out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ..base import Sent
+from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, Segment
+from .stamp import HEAD, Stamp, kind_word
+
+if TYPE_CHECKING:
+    from .meeting import Peer
+    from .transport import ShmTransport
+
+MORE: Final = 0
+"""The kind of a slot that goes on with the payload of the frame before it."""
+LONG_META: Final = 255
+"""The kind of a slot that brings the meta of the frame after it, which is too long for a slot."""
+
+INLINE: Final = 0
+CELL: Final = 1 << 56
+ARENA: Final = 2 << 56
+PIECE_MASK: Final = (1 << 56) - 1
+OFFSET_BITS: Final = 44
+REVOKED: Final = (1 << 64) - 1
+"""What a slot's last word becomes when its reference must not be followed any more."""
+
+
+class Frame:
+    """One frame that is not in the lane yet, or whose memory its receiver reads itself."""
+
+    __slots__ = ("at", "begun", "call", "group", "kind", "lent", "meta", "nbytes", "payload", "seen", "sent", "step")
+
+    def __init__(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None) -> None:
+        self.kind, self.group, self.call, self.step = kind, group, call, step
+        self.meta, self.payload = meta, payload
+        self.nbytes = 0 if payload is None else len(payload)
+        self.at = 0
+        self.begun = self.lent = False
+        """Whether its first slot is in the lane; whether its receiver reads the sender's own memory."""
+        self.seen = len(meta) <= META_BYTES
+        """Whether what has to come before it is in the lane."""
+        self.sent: Sent | None = None
+
+    def __repr__(self) -> str:
+        return f"<Frame kind {self.kind}, {self.at} of {self.nbytes} bytes posted>"
+
+
+class Outlane:
+    """My lane to one peer."""
+
+    __slots__ = (
+        "_bell", "_flying", "_laid", "_mask", "_port", "_slots", "_taken_word", "_theirs", "_waits_word", "_words",
+        "bytes", "bytes_sent", "limit", "memory", "posted", "queue", "segment", "waits",
+    )  # fmt: skip
+
+    def __init__(self, port: ShmTransport, peer: Peer, mine: int, theirs: int) -> None:
+        self._port = port
+        self.segment: Segment = port.segment
+        geometry = self.segment.geometry
+        self._slots = [geometry.slot(theirs, i) for i in range(geometry.slots)]
+        self._mask = geometry.slots - 1
+        self._laid: list[Stamp | None] = [None] * geometry.slots
+        self._words, self.bytes, self.memory = self.segment.words, self.segment.bytes, self.segment.array
+        self._theirs, self._bell = peer.mapped.words, peer.bell_fd
+        self._taken_word, self._waits_word = geometry.taken(mine), geometry.waits(theirs)
+        self.posted = 0
+        self.limit = geometry.slots
+        self.queue: deque[Frame] = deque()
+        self._flying: deque[tuple[int, int, Frame | None]] = deque()
+        """(number of the slot + 1, cell or -1, frame whose memory is read) of what the peer has not taken yet."""
+        self.waits = False
+        self.bytes_sent = 0
+
+    def __repr__(self) -> str:
+        return f"<Outlane: {self.posted} slots posted, {len(self.queue)} frames queued, {len(self._flying)} under way>"
+
+    # -- one frame in one slot: the quick way
+
+    def post(self, stamp: Stamp, call: int, x: Any) -> bool:
+        """Sends the payload ``x`` (an array like the stamp says) at once: it may be reused. False: there is no room."""
+        posted = self.posted
+        if self.queue or (posted >= self.limit and not self._room()):
+            return False
+        index = posted & self._mask
+        at = self._slots[index]
+        word = at >> 3
+        words = self._words
+        nbytes = stamp.nbytes
+        if stamp.inline:
+            if self._laid[index] is not stamp:
+                self._lay(index, at, stamp)
+            if nbytes:
+                start = at + INLINE_AT
+                self.bytes[start : start + nbytes] = x.tobytes()
+        else:
+            cell = self._cell()
+            if cell < 0:
+                return False
+            if self._laid[index] is not stamp:
+                self._lay(index, at, stamp)
+            stamp.cells(self.memory, self.segment.geometry)[cell][...] = x
+            words[word + 7] = cell
+            self.segment.readers[cell] = 1
+            self._flying.append((posted + 1, cell, None))
+        words[word + 1] = call
+        self.posted = words[word] = posted + 1
+        self.bytes_sent += nbytes
+        port = self._port
+        port.fence()
+        if self._theirs[ASLEEP]:
+            self.ring()
+        return True
+
+    def post_cell(self, stamp: Stamp, call: int, cell: int) -> bool:
+        """Sends what lies in ``cell`` already, for several readers; False: there is no room."""
+        posted = self.posted
+        if self.queue or (posted >= self.limit and not self._room()):
+            return False
+        index = posted & self._mask
+        at = self._slots[index]
+        word = at >> 3
+        if self._laid[index] is not stamp:
+            self._lay(index, at, stamp)
+        words = self._words
+        words[word + 7] = cell
+        self.segment.readers[cell] += 1
+        self._flying.append((posted + 1, cell, None))
+        words[word + 1] = call
+        self.posted = words[word] = posted + 1
+        self.bytes_sent += stamp.nbytes
+        self._port.fence()
+        if self._theirs[ASLEEP]:
+            self.ring()
+        return True
+
+    def _lay(self, index: int, at: int, stamp: Stamp) -> None:
+        """Writes into a slot what all frames of a stamp have in common; it stays there until another comes."""
+        self.bytes[at + 16 : at + 56] = stamp.head
+        if stamp.meta:
+            self.bytes[at + META_AT : at + META_AT + len(stamp.meta)] = stamp.meta
+        self._laid[index] = stamp
+
+    # -- any frame
+
+    def send(
+        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None
+    ) -> Frame | None:
+        """Sends a frame as far as there is room; what is left, or read in place, is the Frame that comes back."""
+        frame = Frame(kind, group, call, step, meta, payload)
+        if not self.queue and self._advance(frame):
+            if not frame.lent:
+                return None
+        else:
+            self.queue.append(frame)
+        self._ask_to_be_woken()
+        return frame
+
+    def flush(self, budget: int) -> bool:
+        """Posts queued frames as far as there is room; whether anything moved."""
+        moved = self.settle()
+        while self.queue and budget > 0:
+            frame = self.queue[0]
+            before, begun = frame.at, frame.begun
+            done = self._advance(frame)
+            budget -= frame.at - before
+            if not done:
+                moved = moved or frame.at > before or frame.begun != begun
+                break
+            moved = True
+            self.queue.popleft()
+            if frame.sent is not None and not frame.lent:
+                frame.sent.finish()
+        if moved:
+            self._ask_to_be_woken()
+        return moved
+
+    def _advance(self, frame: Frame) -> bool:
+        """Posts pieces of ``frame`` while there is room; True once all of it is in the lane."""
+        if not frame.seen:
+            if self.posted >= self.limit and not self._room():
+                return False
+            cell = self._cell()
+            if cell < 0:
+                return False
+            at = self.segment.geometry.cell(cell)
+            self.bytes[at : at + len(frame.meta)] = frame.meta
+            self._put(LONG_META, frame, len(frame.meta) | CELL, cell, cell, None)
+            frame.seen = True
+        while not frame.begun or frame.at < frame.nbytes:
+            if self.posted >= self.limit and not self._room():
+                return False
+            if not self._piece(frame):
+                return False
+        return True
+
+    def _piece(self, frame: Frame) -> bool:
+        """Posts one slot; False where no cell is free."""
+        left = frame.nbytes - frame.at
+        kind = MORE if frame.begun else frame.kind
+        payload = frame.payload
+        if payload is None or left <= INLINE_BYTES:
+            if payload is not None:
+                start = self._slots[self.posted & self._mask] + INLINE_AT
+                self.bytes[start : start + left] = payload[frame.at :]
+            self._put(kind, frame, left, 0, -1, None)
+            frame.at = frame.nbytes
+            return True
+        place = self._port.place_of(frame, payload) if not frame.begun else None
+        if place is not None:
+            self._put(kind, frame, left | ARENA, place, -1, frame)
+            frame.at = frame.nbytes
+            return True
+        cell = self._cell()
+        if cell < 0:
+            return False
+        geometry = self.segment.geometry
+        nbytes = min(left, geometry.cell_bytes)
+        at = geometry.cell(cell)
+        self.memory[at : at + nbytes] = np.frombuffer(payload, np.uint8, nbytes, frame.at)
+        self._put(kind, frame, nbytes | CELL, cell, cell, None)
+        frame.at += nbytes
+        return True
+
+    def _put(self, kind: int, frame: Frame, piece: int, place: int, cell: int, kept: Frame | None) -> None:
+        """Fills the next slot and makes it visible."""
+        posted = self.posted
+        index = posted & self._mask
+        at = self._slots[index]
+        word = at >> 3
+        words = self._words
+        meta = b"" if kind in (MORE, LONG_META) or len(frame.meta) > META_BYTES else frame.meta
+        self._laid[index] = None
+        self.bytes[at + 16 : at + 56] = HEAD.pack(
+            0, frame.group, kind_word(kind, frame.step, len(meta)), frame.nbytes, piece
+        )
+        if meta:
+            self.bytes[at + META_AT : at + META_AT + len(meta)] = meta
+        words[word + 1], words[word + 7] = frame.call, place
+        if cell >= 0:
+            self.segment.readers[cell] = 1
+        if cell >= 0 or kept is not None:
+            self._flying.append((posted + 1, cell, kept))
+            frame.lent = kept is not None
+        if kind != MORE and kind != LONG_META:
+            frame.begun = True
+        self.posted = words[word] = posted + 1
+        self.bytes_sent += piece & PIECE_MASK
+        self._port.fence()
+        if self._theirs[ASLEEP]:
+            self.ring()
+
+    # -- what the peer has taken
+
+    def _room(self) -> bool:
+        """Looks again how many slots the peer has taken."""
+        self.settle()
+        return self.posted < self.limit
+
+    def settle(self) -> bool:
+        """Frees what the peer has taken since."""
+        taken = self._theirs[self._taken_word]
+        if taken > self.posted:
+            return False  # what no correct peer writes; its link ends by what it sends
+        self.limit = taken + self._mask + 1
+        flying, moved = self._flying, False
+        while flying and flying[0][0] <= taken:
+            moved = True
+            _, cell, frame = flying.popleft()
+            if cell >= 0:
+                self.segment.release(cell)
+            elif frame is not None:
+                frame.payload = None
+                if frame.sent is not None:
+                    frame.sent.finish()
+        return moved
+
+    def _cell(self) -> int:
+        """A free cell, or -1."""
+        free = self.segment.free
+        flying = self._flying
+        if flying and flying[0][0] <= self._theirs[self._taken_word]:
+            self.settle()  # its cells are in cache
+        if not free:
+            self._port.settle_lanes()
+        return free.pop() if free else -1
+
+    def news(self) -> bool:
+        """Whether the peer has taken something that this rank waits for."""
+        return self.waits and self._theirs[self._taken_word] + self._mask + 1 > self.limit
+
+    def _ask_to_be_woken(self) -> None:
+        """Says whether I wait until the peer takes something."""
+        wants = bool(self.queue) or any(kept is not None for _, _, kept in self._flying)
+        if wants != self.waits:
+            self.waits = wants
+            self._words[self._waits_word] = int(wants)
+
+    def ring(self) -> None:
+        """Wakes the peer."""
+        try:
+            os.eventfd_write(self._bell, 1)
+        except (BlockingIOError, OSError):
+            pass  # it has been rung often enough; a peer that is gone is noticed by its connection
+
+    def abandon(self, error: BaseException) -> None:
+        """The peer is gone: nothing will be taken any more."""
+        queue, self.queue = self.queue, deque()
+        flying, self._flying = self._flying, deque()
+        for _, cell, kept in flying:
+            if cell >= 0:
+                self.segment.release(cell)
+            elif kept is not None:
+                queue.append(kept)
+        for frame in queue:
+            frame.payload = None
+            if frame.sent is not None:
+                frame.sent.finish(error)
+
+    def withdraw(self, sent: Sent, *, keep: bool) -> bool:
+        """See ``Link.withdraw``."""
+        for frame in self.queue:
+            if frame.sent is not sent:
+                continue
+            frame.sent = None
+            if keep or frame.begun:
+                if frame.payload is not None:
+                    frame.payload = memoryview(bytes(frame.payload))
+                return False
+            self.queue.remove(frame)
+            self._ask_to_be_woken()
+            return True
+        for number, _, kept in self._flying:
+            if kept is not None and kept.sent is sent:
+                kept.sent = None
+                self._words[(self._slots[(number - 1) & self._mask] >> 3) + 7] = REVOKED
+        return False

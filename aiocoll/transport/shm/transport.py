@@ -1,0 +1,215 @@
+"""The links of one rank to its host, and when it sleeps.
+
+A rank that sleeps says so in its segment, and whoever posts a frame for it then rings its bell, an eventfd that its
+loop watches. It is awake from the moment it begins to look until its loop might block.
+
+The rule: before sleeping it says so, fences, and looks once more; a poster posts, fences, and then asks whether the
+other sleeps. So one of the two sees the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import WireError
+from ..base import LOOP_TURN_BYTES, Link, Owner
+from .link import ShmLink
+from .meeting import Shared
+from .outlane import OFFSET_BITS, Frame
+from .segment import ASLEEP, Geometry
+from .stamp import Stamp
+
+_log = logging.getLogger("aiocoll.transport")
+_LOOK_AGAIN_SECONDS: Final = 0.05
+"""How often a rank that waits looks though no bell has rung: a belt, which should never be needed."""
+
+
+class ShmTransport:
+    """The links to the ranks of this host that share memory."""
+
+    name = "shm"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rank: int, shared: Shared) -> None:
+        self.loop, self.rank = loop, rank
+        self.segment = shared.segment
+        self._bell = shared.bell_fd
+        self.peers = shared.peers
+        self.geometry: Geometry = self.segment.geometry
+        self.made: dict[int, ShmLink] = {}
+        self._links: list[ShmLink] = []
+        self.turn_bytes = LOOP_TURN_BYTES
+        self.asleep = True
+        self.memory = self
+        self._look_seconds, self._shares_loop, self._looked = 0.0, True, 0.0
+        self._owner: Owner | None = None
+        self._serving = False
+        self._belt: asyncio.TimerHandle | None = None
+        lock = threading.Lock()
+        self._acquire, self._release = lock.acquire, lock.release
+        self.closed = False
+
+    def __repr__(self) -> str:
+        return f"<ShmTransport rank {self.rank}: {len(self.made)} links, {'asleep' if self.asleep else 'awake'}>"
+
+    def attach(self, owner: Owner) -> None:
+        self._owner = owner
+        island = sorted([*self.peers, self.rank])
+        mine = island.index(self.rank)
+        for peer, end in self.peers.items():
+            self.made[peer] = ShmLink(self, peer, end, owner.sink(peer), mine, island.index(peer))
+        self._links = list(self.made.values())
+        self.loop.add_reader(self._bell, self._rung)
+        self.loop.call_soon(self._serve)  # what was posted before this rank had an owner
+
+    def link(self, peer: int) -> ShmLink:
+        return self.made[peer]
+
+    def links(self) -> list[Link]:
+        return list(self._links)
+
+    def pending(self) -> list[Link]:
+        return [link for link in self._links if link.outlane.waits or link.inlane.news()]
+
+    def drained(self) -> bool:
+        return all(link.drained() for link in self._links)
+
+    # -- sleeping
+
+    def fence(self) -> None:
+        """Nothing before it is seen after what comes behind it: taking a lock is a locked instruction."""
+        self._acquire()
+        self._release()
+
+    def look_for(self, seconds: float, *, shares_loop: bool) -> None:
+        """How long whoever waits may look before it sleeps: each time, or, if others need the loop, in each of its
+        turns."""
+        self._look_seconds, self._shares_loop = seconds, shares_loop
+
+    def may_look(self) -> float:
+        """For how many seconds one may look now."""
+        return self._look_seconds - self._looked
+
+    def looked(self, seconds: float) -> None:
+        """Somebody has looked for so long."""
+        if self._shares_loop:
+            self._looked += seconds
+
+    def wake(self) -> None:
+        """This rank looks from now on: nobody need ring."""
+        if self.asleep:
+            self.asleep = False
+            self.segment.words[ASLEEP] = 0
+            if self._shares_loop:
+                self.loop.call_soon(self.sleep)  # before the loop can block
+
+    def sleep(self) -> None:
+        """The loop may block from now on. What came in the meantime is taken first."""
+        if self.closed:
+            return
+        self._looked = 0.0
+        if not self.asleep:
+            self.asleep = True
+            self.segment.words[ASLEEP] = 1
+            self.fence()
+        self._serve()
+        if self._belt is None:
+            self._belt = self.loop.call_later(_LOOK_AGAIN_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._belt = None
+        if self._owner is not None and not self.closed:
+            self._serve()
+            if self._owner.waiting:
+                self._belt = self.loop.call_later(_LOOK_AGAIN_SECONDS, self._look_again)
+
+    def _rung(self) -> None:
+        try:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:
+            return
+        self._serve()
+
+    def _serve(self) -> None:
+        """Moves what can be moved on all links, a turn's worth each."""
+        more = False
+        for link in self._links:
+            if link.news():
+                link.progress()
+                more = more or link.news()
+        if more and not self._serving:
+            self._serving = True
+            self.loop.call_soon(self._serve_on)
+
+    def _serve_on(self) -> None:
+        self._serving = False
+        if not self.closed:
+            self._serve()
+
+    # -- memory
+
+    def stamp(self, kind: int, group: int, step: int, meta: bytes, dtype: np.dtype[Any], count: int) -> Stamp | None:
+        """What such frames have in common, or None where they do not fit a slot and a piece."""
+        fits = Stamp.fits(meta, count * dtype.itemsize, self.geometry)
+        return Stamp(kind, group, step, meta, dtype, count) if fits else None
+
+    def stage(self, stamp: Stamp, x: NDArray[Any]) -> int:
+        """Puts ``x`` into a cell, for several readers; -1 if none is free. ``segment.release`` gives it up."""
+        free = self.segment.free
+        if not free:
+            self.settle_lanes()
+            if not free:
+                return -1
+        cell = free.pop()
+        self.segment.readers[cell] = 1
+        stamp.cells(self.segment.array, self.geometry)[cell][...] = x
+        return cell
+
+    def settle_lanes(self) -> None:
+        """Frees the cells that peers have read."""
+        for link in self._links:
+            link.outlane.settle()
+
+    def place_of(self, frame: Frame, payload: memoryview) -> int | None:
+        """Where a payload lies in memory that the receiver can read itself; None if it must be copied."""
+        return None
+
+    def view(self, peer: int, place: int, nbytes: int) -> NDArray[np.uint8]:
+        """What a reference of ``peer`` names."""
+        raise WireError(f"a reference into arena {place >> OFFSET_BITS}, which never came")
+
+    def hear(self, peer: int, connection: socket.socket) -> bool:
+        """Reads a peer's connection; False at its end. BlockingIOError when it has nothing to say."""
+        data = connection.recv(4096)
+        if data:
+            raise WireError("it says something on the connection that only ends")
+        return False
+
+    # -- the end
+
+    def owner_lost(self, peer: int, reason: str) -> None:
+        if self._owner is not None and not self.closed:
+            self._owner.lost(peer, reason)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._belt is not None:
+            self._belt.cancel()
+        for link in self._links:
+            link.close()
+        self.loop.remove_reader(self._bell)
+        os.close(self._bell)
+        for peer in self.peers.values():
+            os.close(peer.bell_fd)
+            peer.bell_fd = -1
+        self.segment.close()
+        self._owner = None
