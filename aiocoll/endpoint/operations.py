@@ -95,10 +95,10 @@ class Operation:
             if call is not None and call.error is not None:  # it failed before anybody slept on this operation
                 self.finish(call.error)
             if not self.done:
-                self.waiter = endpoint.loop.create_future()
-                endpoint.park(self)
+                waiter = self.waiter = endpoint.loop.create_future()
+                endpoint.park(self)  # which may finish it
                 try:
-                    yield from self.waiter
+                    yield from waiter
                 finally:
                     endpoint.unpark(self)
         if self.error is not None:
