@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from .config import Settings
@@ -25,12 +25,17 @@ from .group.calls import identifier
 from .observe import report
 from .place import Place, detect
 from .rendezvous import Meeting, meet
+from .rendezvous.island import Island
 from .store.base import Store
 from .transport.base import Transport
 from .transport.inproc import InprocTransport, Switch
+from .transport.local import Routed
 from .transport.tcp import TcpTransport
 from .transport.tcp_connect import TcpWorld, listen
 from .tuning import check_override
+
+if TYPE_CHECKING:
+    from .transport.shm.meeting import Shared
 
 T = TypeVar("T")
 _TRANSPORTS: Final = ("auto", "shm", "tcp", "inproc")
@@ -85,8 +90,9 @@ def connect(
     without ``store``, the environment says where this process belongs (``aiocoll run``, torchrun), else it is a world
     of one. ``rank`` and ``size`` win over the URL, the URL over the environment. ``store``: meet in this store (see
     ``aiocoll.store``); it wants ``size``, and stays open. ``name``: the group's, equal on all ranks.
-    ``timeout``: seconds for the meeting and for every call (default 60, or AIOCOLL_TIMEOUT). ``transport``: "tcp",
-    "inproc" (ranks of one process), "auto" and "shm" (so far TCP too). ``secret``: what all ranks know and nobody
+    ``timeout``: seconds for the meeting and for every call (default 60, or AIOCOLL_TIMEOUT). ``transport``: "auto"
+    (shared memory between ranks of one host where all of those can have it, else TCP), "shm" (the same, and the log
+    warns where it is not to be had), "tcp", "inproc" (ranks of one process). ``secret``: what all ranks know and nobody
     else does, text or bytes; without one only loopback is used. ``allow_pickle``: object calls take, and load,
     whatever can be pickled. ``group_name``: keeps jobs apart that share a multicast address. ``listener``: a bound
     socket for the store of rank 0.
@@ -137,6 +143,7 @@ class _Wanted:
         self.transport, self.settings, self.place = transport, settings, place
         self.secret, self.name, self.timeout = secret, name, timeout
         self._listener: socket.socket | None = None
+        self._island = Island(settings, str(transport))
 
     def __repr__(self) -> str:
         return f"<connect {self.name!r} over {self.transport!r}>"
@@ -151,7 +158,12 @@ class _Wanted:
         if self.transport == "inproc" or isinstance(self.transport, Switch):
             return {"address": "", "port": 0}
         self._listener = listen(address)
-        return {"address": address, "port": self._listener.getsockname()[1]}
+        return {"address": address, "port": self._listener.getsockname()[1], **self._island.info()}
+
+    def _close_listeners(self) -> None:
+        self._island.close()
+        if self._listener is not None:
+            self._listener.close()
 
     async def join(self, arguments: Mapping[str, Any]) -> Group:
         """Meets the others and opens the endpoint."""
@@ -161,24 +173,39 @@ class _Wanted:
                 place=self.place, advertise=self.settings.host, **arguments,
             )  # fmt: skip
         except BaseException:
-            if self._listener is not None:
-                self._listener.close()
+            self._close_listeners()
             raise
+        memory: dict[int, str] = {}
+        shared: Shared | None = None
         try:
-            return self._open(meeting)
+            if self._listener is not None and meeting.size > 1:
+                seconds = min(self.settings.shm_seconds, self.timeout)
+                memory, shared = await self._island.settle(meeting, self._tcp_world(meeting), seconds)
+            return self._open(meeting, memory, shared)
         except BaseException:
-            if self._listener is not None:
-                self._listener.close()
+            if shared is not None:
+                shared.close()
+            self._close_listeners()
             await meeting.leave()
             raise
 
-    def _open(self, meeting: Meeting) -> Group:
+    def _tcp_world(self, meeting: Meeting) -> TcpWorld:
+        addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
+        return TcpWorld(meeting.rank, meeting.size, addresses, self.secret, self.job, meeting.world)
+
+    def _open(self, meeting: Meeting, memory: Mapping[int, str], shared: Shared | None) -> Group:
         loop = asyncio.get_running_loop()
+        transport = self._transport_of(meeting, loop, shared)
+        if isinstance(transport, InprocTransport):
+            memory = dict.fromkeys(range(meeting.size), "one process")
         members = tuple(
-            Member(rank, str(info.get("host", "")), int(info.get("pid", 0)), str(info.get("boot", "")))
+            Member(
+                rank, str(info.get("host", "")), int(info.get("pid", 0)), str(info.get("boot", "")),
+                memory.get(rank, ""),
+            )  # fmt: skip
             for rank, info in enumerate(meeting.members)
         )
-        endpoint = Endpoint(meeting.rank, members, loop, self._transport_of(meeting, loop), self.settings)
+        endpoint = Endpoint(meeting.rank, members, loop, transport, self.settings)
         scope = endpoint.enter(identifier("world", meeting.world), tuple(range(meeting.size)), self.name)
         inquests: set[asyncio.Task[None]] = set()  # a loop holds its tasks only weakly
 
@@ -198,22 +225,29 @@ class _Wanted:
 
         return Group(endpoint, scope, self.settings, timeout=self.timeout, shut=shut)
 
-    def _transport_of(self, meeting: Meeting, loop: asyncio.AbstractEventLoop) -> Transport:
+    def _transport_of(self, meeting: Meeting, loop: asyncio.AbstractEventLoop, shared: Shared | None) -> Transport:
         if isinstance(self.transport, Switch):
             return InprocTransport(self.transport, loop)
         if self.transport == "inproc" or meeting.size == 1:
             if any(int(info.get("pid", 0)) != os.getpid() for info in meeting.members):
                 raise UsageError("transport='inproc' joins ranks of one process only; use 'auto' or 'tcp'")
-            if self._listener is not None:
-                self._listener.close()
+            self._close_listeners()
             switch = _switches.get(meeting.world)
             if switch is None:
                 switch = _switches[meeting.world] = Switch()
             return InprocTransport(switch, loop)
         assert self._listener is not None
-        addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
-        world = TcpWorld(meeting.rank, meeting.size, addresses, self.secret, self.job, meeting.world)
-        return TcpTransport(loop, world, self._listener)
+        if shared is not None and len(shared.peers) == meeting.size - 1:
+            self._listener.close()  # nobody is left for TCP
+            return _shm(loop, meeting.rank, shared)
+        far = TcpTransport(loop, self._tcp_world(meeting), self._listener)
+        return far if shared is None else Routed(_shm(loop, meeting.rank, shared), far, shared.peers)
+
+
+def _shm(loop: asyncio.AbstractEventLoop, rank: int, shared: Shared) -> Transport:
+    from .transport.shm.transport import ShmTransport  # loads only where there can be shared memory
+
+    return ShmTransport(loop, rank, shared)
 
 
 async def _find_out(endpoint: Endpoint, meeting: Meeting, peer: int, reason: str) -> None:
