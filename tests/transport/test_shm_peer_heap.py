@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from aiocoll.errors import WireError
+from aiocoll.transport.shm import peer_heap
 from aiocoll.transport.shm.heap import Heap
 from aiocoll.transport.shm.peer_heap import PeerHeap
 
@@ -135,6 +137,27 @@ def test_what_is_no_arena_is_refused_and_closed(tmp_path: Path, case: str, said:
 def test_a_descriptor_that_is_none() -> None:
     with pytest.raises((OSError, WireError)):
         PeerHeap().add(0, 10_000, 4096)
+
+
+def test_what_cannot_be_mapped_is_read(monkeypatch: pytest.MonkeyPatch, heap: Heap) -> None:
+    array = heap.empty(3 * MIB, np.uint8)
+    array[...] = np.arange(3 * MIB) % 251
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(peer_heap.mmap, "mmap", refuse)
+    peer = mapped(heap)
+    assert 0 in peer and "1 not mapped" in repr(peer)
+    view = peer.view(0, 1000, 2 * MIB)
+    assert (view == array[1000 : 1000 + 2 * MIB]).all() and not view.flags.writeable
+    with pytest.raises(WireError, match="no such place"):
+        peer.view(0, END, 1)
+    with pytest.raises(WireError, match="out of turn"):
+        peer.add(0, os.dup(heap.arenas[0].fd), END)
+    peer.close()
+    peer.close()
+    assert 0 not in peer
 
 
 def test_who_knows_an_arena(heap: Heap) -> None:

@@ -26,6 +26,9 @@ from .arena import Arena, pages
 from .headroom import available_bytes
 
 _log = logging.getLogger("aiocoll.transport")
+_address_of: Final = ctypes.addressof
+_char_in: Final = ctypes.c_char.from_buffer
+"""The quickest way to the address of a buffer that can be written."""
 _GRAIN_BYTES: Final = 128
 """Arrays begin and end on pairs of cache lines: what two ranks use does not share one."""
 _GROWTH_BYTES: Final = 4 << 20
@@ -114,7 +117,7 @@ class Heap:
         if not arenas:
             return None
         try:
-            address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+            address = _address_of(_char_in(buffer))
         except (TypeError, ValueError, BufferError):  # nothing in it, or not writable, or of a type that is no buffer
             array = np.asarray(buffer)
             if not array.nbytes or not array.flags.c_contiguous:
