@@ -5,9 +5,13 @@ The rule: an algorithm is control flow over the verbs of a ``Channel`` and nothi
 
 Units of what is declared, for ``p`` ranks and ``n`` bytes (see ``MEASURES`` for whose bytes): *rounds* are the
 messages on the longest chain in which each waits for the one before; *sent* the bytes that the busiest rank sends,
-*path* those that must follow one another on the wire; *folded* the bytes of the left operands of all folds that the
-busiest rank makes. They are exact when p divides the count, and grow with n. *messages* is how many messages the
-busiest rank has to handle, one sent and one received counting as one: an estimate, for the cost model only.
+*path* those that must follow one another on the wire (through shared memory: that one rank copies); *folded* the bytes
+of the left operands of all folds that the busiest rank makes. They are exact when p divides the count, and grow with
+n; of an algorithm that is *blocked* the rounds are those of one block. *messages* is how many messages the busiest rank
+has to handle, one sent and one received counting as one: an estimate, for the cost model only.
+
+An algorithm for several hosts declares the *parts* that it is made of instead, since what it takes depends on where the
+ranks are.
 """
 
 from __future__ import annotations
@@ -45,6 +49,18 @@ Run = Callable[..., Coroutine[Any, Any, Any]]
 _Run = TypeVar("_Run", bound=Run)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step of an algorithm for several hosts: another algorithm among some of the ranks."""
+
+    among: str
+    """"local": the ranks of one host; "hosts": one rank of each."""
+    collective: str
+    name: str
+    shared: bool = False
+    """Several ranks of each host do this side by side, each with its share of the bytes."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Algorithm:
     """One way to do one collective: the coroutine ``run(channel, ...)`` and what it promises."""
@@ -65,6 +81,13 @@ class Algorithm:
     """Whether it can serve (or is ever worth considering for) p ranks and n bytes."""
     needs: str
     """``when`` in words, for the message that refuses an override."""
+    on: str
+    """"memory": for ranks that share memory; "hosts": for several ranks on each of several hosts; "": for any."""
+    blocked: bool
+    """Long arrays go in blocks, which costs rounds and bounds the memory."""
+    narrow: bool
+    """Takes narrow floats as they are: it folds them in float32, rounds once and finishes the op."""
+    parts: tuple[Part, ...]
 
     @property
     def idea(self) -> str:
@@ -82,6 +105,10 @@ def _nothing(p: int, n: int) -> float:
     return 0
 
 
+def _none(p: int) -> float:
+    return 0
+
+
 def _always(p: int, n: int) -> bool:
     return True
 
@@ -89,8 +116,8 @@ def _always(p: int, n: int) -> bool:
 def algorithm(
     collective: str,
     *,
-    rounds: Steps,
-    sent: Volume,
+    rounds: Steps = _none,
+    sent: Volume = _nothing,
     path: Volume | None = None,
     folded: Volume = _nothing,
     messages: Steps | None = None,
@@ -98,6 +125,10 @@ def algorithm(
     splits: bool = False,
     when: Callable[[int, int], bool] = _always,
     needs: str = "",
+    on: str = "",
+    blocked: bool = False,
+    narrow: bool = False,
+    parts: tuple[Part, ...] = (),
 ) -> Callable[[_Run], _Run]:
     """Registers the coroutine below under its own name; unless given, path is sent and messages are rounds."""
 
@@ -115,6 +146,10 @@ def algorithm(
             splits=splits,
             when=when,
             needs=needs,
+            on=on,
+            blocked=blocked,
+            narrow=narrow,
+            parts=parts,
         )
         siblings = _registered.setdefault(collective, {})
         if siblings.setdefault(made.name, made) is not made:

@@ -7,7 +7,7 @@ every rank. ``n`` is the bytes of ``x``.
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, all_gather, broadcast, pace, reduce, reduce_scatter
+from aiocoll.algorithms import algorithm, all_gather, broadcast, owner, pace, reduce, reduce_scatter
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -32,15 +32,15 @@ def _doubling_rounds(size: int) -> int:
     keeps_order=True,
     when=lambda p, n: p <= 2,
     needs="two ranks",
+    blocked=True,
 )
 async def exchange(ch: Channel, x: Array, op: Op) -> None:
     """Two ranks swap vectors, and both fold the lower rank's with the higher one's."""
     if ch.size == 1:
         return
-    peer, theirs = 1 - ch.rank, ch.scratch(x)
-    await ch.exchange(peer, x, peer, theirs)
-    left, right = (x, theirs) if ch.rank == 0 else (theirs, x)
-    await pace.fold(ch, op, left, right, x)
+    for part in pace.slices(x, op):
+        await ch.combine(1 - ch.rank, x[part], op)
+        await ch.breathe()
 
 
 @algorithm(
@@ -50,6 +50,7 @@ async def exchange(ch: Channel, x: Array, op: Op) -> None:
     sent=lambda p, n: n * (p - 1),
     folded=lambda p, n: n * (p - 1),
     keeps_order=True,
+    blocked=True,
 )
 async def one_shot(ch: Channel, x: Array, op: Op) -> None:
     """Everybody sends everybody the vector and folds all of them in rank order: one round, for tiny vectors.
@@ -68,6 +69,48 @@ async def one_shot(ch: Channel, x: Array, op: Op) -> None:
             target = mine if rank >= ch.rank else total
             await pace.fold(ch, op, total, vectors[rank], target)
             total = target
+
+
+@algorithm(
+    "all_reduce",
+    rounds=lambda p: min(p - 1, 1),
+    messages=lambda p: p - 1,
+    sent=lambda p, n: n * (p - 1),
+    path=lambda p, n: 2 * n * (p > 1),
+    folded=lambda p, n: n * (p - 1),
+    keeps_order=True,
+    on="memory",
+    blocked=True,
+    narrow=True,
+)
+async def read_all(ch: Channel, x: Array, op: Op) -> None:
+    """Everybody shows its vector, and folds all of them in rank order where they lie: one round, for short vectors."""
+    if ch.size == 1:
+        return
+    parts = owner.blocks_of(len(x), owner.block_length(x, op))
+    fold = owner.Fold(ch, op, x.dtype, min(len(x), parts[0].stop))
+    for part in parts:
+        await fold.everywhere(x[part])
+        await ch.breathe()
+
+
+@algorithm(
+    "all_reduce",
+    rounds=lambda p: 2 * min(p - 1, 1),
+    messages=lambda p: 2 * (p - 1),
+    sent=lambda p, n: 2 * n * (p - 1) / p,
+    path=lambda p, n: (2 * (p - 1) + 1) / p * n * (p > 1),
+    folded=lambda p, n: n * (p - 1) / p,
+    keeps_order=True,
+    splits=True,
+    on="memory",
+    blocked=True,
+    narrow=True,
+)
+async def two_shot(ch: Channel, x: Array, op: Op) -> None:
+    """Each rank folds its share of a block where the others show theirs, then shows the result to all: least traffic
+    for long vectors, and the same for ops that do not commute."""
+    await owner.by_owners(ch, x, op)
 
 
 @algorithm(
@@ -91,12 +134,8 @@ async def recursive_doubling(ch: Channel, x: Array, op: Op) -> None:
         return
     if plan.stands_for is not None:
         await ch.recv_fold(plan.stands_for, x, op, left=True)
-    if plan.peers:
-        theirs = ch.scratch(x)
     for peer in plan.peers:
-        await ch.exchange(peer, x, peer, theirs)
-        left, right = (theirs, x) if peer < ch.rank else (x, theirs)
-        await pace.fold(ch, op, left, right, x)
+        await ch.combine(peer, x, op)
     if plan.stands_for is not None:
         await ch.send(plan.stands_for, x)
 
@@ -111,7 +150,7 @@ async def recursive_doubling(ch: Channel, x: Array, op: Op) -> None:
 async def circulant(ch: Channel, x: Array, op: Op) -> None:
     """Reduce-scatter, then all-gather, both in ceil(log2 size) rounds with the least possible bytes (Traeff 2024)."""
     counts = patterns.even(len(x), ch.size)
-    await reduce_scatter.circulant(ch, x, op, counts)
+    await reduce_scatter.halve(ch, x, op, counts)
     await all_gather.circulant(ch, *all_gather.as_bytes(x, counts))
 
 
@@ -125,7 +164,7 @@ async def circulant(ch: Channel, x: Array, op: Op) -> None:
 async def ring(ch: Channel, x: Array, op: Op) -> None:
     """Reduce-scatter, then all-gather, both round a ring in segments: for long vectors, folding while receiving."""
     counts = patterns.even(len(x), ch.size)
-    await reduce_scatter.ring(ch, x, op, counts)
+    await reduce_scatter.go_round(ch, x, op, counts)
     await all_gather.ring(ch, *all_gather.as_bytes(x, counts))
 
 
@@ -140,7 +179,9 @@ async def ring(ch: Channel, x: Array, op: Op) -> None:
 async def pairwise(ch: Channel, x: Array, op: Op) -> None:
     """Each rank folds its block in rank order, then all gather: few bytes for ops that do not commute."""
     counts = patterns.even(len(x), ch.size)
-    await reduce_scatter.pairwise(ch, x, op, counts)
+    at = patterns.offsets(counts)
+    blocks = [x[at[i] : at[i + 1]] for i in range(ch.size)]
+    await reduce_scatter.pairwise(ch, blocks, op, blocks[ch.rank])
     await all_gather.circulant(ch, *all_gather.as_bytes(x, counts))
 
 

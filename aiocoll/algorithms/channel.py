@@ -7,7 +7,7 @@ algorithm never awaits a send before it has posted the receives that its peers' 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,6 +66,9 @@ class Channel(Protocol):
     ) -> Awaitable[None]:
         """Send and receive (and fold) at once; ``data`` and ``into`` share no memory."""
 
+    def combine(self, peer: int, x: Array, op: Op) -> Awaitable[None]:
+        """x = op(mine, the peer's) on both ranks, the lower rank's as the left operand."""
+
     def take(self, peer: int, place: Place | None = None) -> Awaitable[Message]:
         """Receives a message of any length, where ``place`` wants it."""
 
@@ -74,6 +77,16 @@ class Channel(Protocol):
 
     def scratch(self, like: Array) -> Array:
         """An uninitialised array of the shape and dtype of ``like`` that is freed with the call."""
+
+    def borrow(self, nbytes: int) -> Array:
+        """So many uninitialised bytes that are freed with the call."""
+
+    @property
+    def islands(self) -> Sequence[Sequence[int]]:
+        """The ranks of each host (of those on it that share memory), in the order of their first ranks."""
+
+    def narrow(self, ranks: Sequence[int]) -> Channel:
+        """The same call among some of its members, renumbered in the order given; ``rank`` is -1 for the others."""
 
     async def breathe(self) -> None:
         """Gives the event loop a turn, where anybody else needs it."""

@@ -7,7 +7,7 @@ bytes of ``x``.
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, pace, pipeline
+from aiocoll.algorithms import algorithm, owner, pace, pipeline
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -82,3 +82,27 @@ async def chain(ch: Channel, x: Array, op: Op) -> None:
     await finish(leaving)
     if ch.rank < last:
         await pace.copy(ch, below, x)
+
+
+@algorithm(
+    "exscan",
+    rounds=lambda p: min(p - 1, 1),
+    messages=lambda p: (p - 1) / 2,
+    sent=lambda p, n: n * (p - 1),
+    path=lambda p, n: 2 * n * (p > 1),
+    folded=lambda p, n: n * max(p - 2, 0),
+    keeps_order=True,
+    on="memory",
+    blocked=True,
+)
+async def direct(ch: Channel, x: Array, op: Op) -> None:
+    """Everybody shows those above its vector, and folds what comes from below in rank order where it lies."""
+    above = ch.narrow(range(ch.rank, ch.size))
+    for part in owner.blocks_of(len(x), owner.block_length(x, op)):
+        block = x[part]
+        await above.publish(block)
+        if ch.rank:
+            await ch.recv(ch.rank - 1, block)
+        for peer in range(ch.rank - 2, -1, -1):
+            await ch.recv_fold(peer, block, op, left=True)
+        await ch.breathe()

@@ -7,7 +7,7 @@ is the bytes of ``x``.
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, reduce_scatter
+from aiocoll.algorithms import algorithm, owner, reduce_scatter
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -71,9 +71,54 @@ async def ordered(ch: Channel, x: Array, op: Op, root: int) -> None:
 async def scatter_gather(ch: Channel, x: Array, op: Op, root: int) -> None:
     """Reduce-scatter (circulant), then everybody sends root its block: for long vectors (Rabenseifner 1997)."""
     counts = patterns.even(len(x), ch.size)
-    await reduce_scatter.circulant(ch, x, op, counts)
+    await reduce_scatter.halve(ch, x, op, counts)
     at = patterns.offsets(counts)
     if ch.rank != root:
         await ch.send(root, x[at[ch.rank] : at[ch.rank + 1]])
         return
     await finish([ch.recv(peer, x[at[peer] : at[peer + 1]]) for peer in patterns.around(root, ch.size)])
+
+
+@algorithm(
+    "reduce",
+    rounds=lambda p: min(p - 1, 1),
+    messages=lambda p: p - 1,
+    sent=lambda p, n: n * (p > 1),
+    folded=lambda p, n: n * (p - 1),
+    keeps_order=True,
+    on="memory",
+    blocked=True,
+    narrow=True,
+)
+async def direct(ch: Channel, x: Array, op: Op, root: int) -> None:
+    """Everybody shows root its vector, which folds all of them in rank order where they lie."""
+    if ch.size == 1:
+        return
+    parts = owner.blocks_of(len(x), owner.block_length(x, op))
+    if ch.rank != root:
+        for part in parts:
+            await ch.send(root, x[part])
+        return
+    fold = owner.Fold(ch, op, x.dtype, parts[0].stop)
+    for part in parts:
+        block = x[part]
+        await fold.run(block, block)
+        await ch.breathe()
+
+
+@algorithm(
+    "reduce",
+    rounds=lambda p: 2 * min(p - 1, 1),
+    messages=lambda p: 2 * (p - 1),
+    sent=lambda p, n: n * (p > 1),
+    path=lambda p, n: 2 * n * (p - 1) / p,
+    folded=lambda p, n: n * (p - 1) / p,
+    keeps_order=True,
+    splits=True,
+    on="memory",
+    blocked=True,
+    narrow=True,
+)
+async def two_shot(ch: Channel, x: Array, op: Op, root: int) -> None:
+    """Each rank folds its share of a block where the others show theirs, then shows root the result: long vectors."""
+    await owner.by_owners(ch, x, op, root)

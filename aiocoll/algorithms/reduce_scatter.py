@@ -1,7 +1,7 @@
 """Reduce-scatter: every rank gets its own block of the fold of all ranks' vectors.
 
-The rule: ``run(channel, x, op, counts)``; ``counts`` are elements per rank, and in the end the own block is right, at
-its place in ``x``; the rest of ``x`` is work space. ``n`` is the bytes of ``x``.
+The rule: ``run(channel, blocks, op, out)``; ``blocks[i]`` (flat, of any length) is what rank i gets reduced. They are
+only read; ``out`` gets the own block, and is it or shares no memory with any. ``n`` is the bytes of all blocks.
 """
 
 from __future__ import annotations
@@ -9,10 +9,78 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, pace, pipeline, reduce
+from aiocoll.algorithms import algorithm, owner, pace, pipeline, reduce
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
+
+
+async def _joined(ch: Channel, blocks: Sequence[Array]) -> tuple[Array, list[int]]:
+    """All blocks in one private vector, and the elements of each."""
+    counts = [len(block) for block in blocks]
+    at = patterns.offsets(counts)
+    x = ch.borrow(at[-1] * blocks[0].itemsize).view(blocks[0].dtype)
+    for i, block in enumerate(blocks):
+        await pace.copy(ch, block, x[at[i] : at[i + 1]])
+    return x, counts
+
+
+def _mine(ch: Channel, x: Array, counts: Sequence[int]) -> Array:
+    start = sum(counts[: ch.rank])
+    return x[start : start + counts[ch.rank]]
+
+
+@algorithm(
+    "reduce_scatter",
+    rounds=lambda p: p - 1,
+    sent=lambda p, n: n * (p - 1) / p,
+    folded=lambda p, n: n * (p - 1) / p,
+    keeps_order=True,
+    splits=True,
+)
+async def pairwise(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """Give every rank its block, one after the other, and fold mine in rank order as it comes.
+
+    Sources come in descending order with one wrap: those below me extend my block to the left, those above me build a
+    tail, and the tail is folded to its right at the end.
+    """
+    mine = blocks[ch.rank]
+    last = ch.size - 1
+    if out is not mine:
+        await pace.copy(ch, mine, out)
+    if ch.rank < last:
+        tail = ch.scratch(mine)
+    for to, source in patterns.pairwise(ch.rank, ch.size):
+        if source < ch.rank:
+            await ch.exchange(to, blocks[to], source, out, op, left=True)
+        elif source == last:
+            await ch.exchange(to, blocks[to], source, tail)
+        else:
+            await ch.exchange(to, blocks[to], source, tail, op, left=True)
+    if ch.rank < last:
+        await pace.fold(ch, op, out, tail, out)
+
+
+@algorithm(
+    "reduce_scatter",
+    rounds=lambda p: min(p - 1, 1),
+    messages=lambda p: p - 1,
+    sent=lambda p, n: n * (p - 1) / p,
+    folded=lambda p, n: n * (p - 1) / p,
+    keeps_order=True,
+    splits=True,
+    on="memory",
+    blocked=True,
+    narrow=True,
+)
+async def direct(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """Everybody shows every rank its block, which folds all of them in rank order where they lie."""
+    mine = blocks[ch.rank]
+    if ch.size == 1:
+        if out is not mine:
+            await pace.copy(ch, mine, out)
+        return
+    await owner.fold_blocks(ch, blocks, op, out)
 
 
 @algorithm(
@@ -22,8 +90,15 @@ from aiocoll.patterns import log2_ceil, log2_floor
     folded=lambda p, n: n * (p - 1) / p,
     splits=True,
 )
-async def circulant(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
-    """Halve the blocks that I work on each round, for any number of ranks (Traeff 2024).
+async def circulant(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """Halve the blocks that I work on each round, for any number of ranks (Traeff 2024)."""
+    x, counts = await _joined(ch, blocks)
+    await halve(ch, x, op, counts)
+    await pace.copy(ch, _mine(ch, x, counts), out)
+
+
+async def halve(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
+    """``circulant`` in place: ``counts`` are elements per rank, and ``x`` is work space but for the own block.
 
     Counted from my own block: send the upper half of what is left to the rank ``skip`` ahead, fold what comes from
     behind into the lower half. Blocks are contiguous round the vector, so a message is one slice, or two where it
@@ -43,44 +118,17 @@ async def circulant(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> Non
     folded=lambda p, n: n * (p - 1) / p,
     splits=True,
 )
-async def ring(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
-    """Each block travels round the ring in segments and is folded on the way, so that folding hides behind sending.
+async def ring(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """Each block travels round the ring in segments and is folded on the way, so that folding hides behind sending."""
+    x, counts = await _joined(ch, blocks)
+    await go_round(ch, x, op, counts)
+    await pace.copy(ch, _mine(ch, x, counts), out)
 
-    Step s: block rank-1-s goes ahead, block rank-2-s comes from behind; the last to come is my own.
-    """
+
+async def go_round(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
+    """``ring`` in place. Step s: block rank-1-s goes ahead, block rank-2-s comes from behind; the last is my own."""
     behind = (ch.rank - 1) % ch.size
     await pipeline.ring(ch, x, patterns.offsets(counts), behind, lambda lane: ch.recv_fold(behind, lane, op))
-
-
-@algorithm(
-    "reduce_scatter",
-    rounds=lambda p: p - 1,
-    sent=lambda p, n: n * (p - 1) / p,
-    folded=lambda p, n: n * (p - 1) / p,
-    keeps_order=True,
-    splits=True,
-)
-async def pairwise(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
-    """Give every rank its block, one after the other, and fold mine in rank order as it comes.
-
-    Sources come in descending order with one wrap: those below me extend my block to the left, those above me build a
-    tail, and the tail is folded to its right at the end.
-    """
-    at = patterns.offsets(counts)
-    mine = x[at[ch.rank] : at[ch.rank + 1]]
-    last = ch.size - 1
-    if ch.rank < last:
-        tail = ch.scratch(mine)
-    for to, source in patterns.pairwise(ch.rank, ch.size):
-        block = x[at[to] : at[to + 1]]
-        if source < ch.rank:
-            await ch.exchange(to, block, source, mine, op, left=True)
-        elif source == last:
-            await ch.exchange(to, block, source, tail)
-        else:
-            await ch.exchange(to, block, source, tail, op, left=True)
-    if ch.rank < last:
-        await pace.fold(ch, op, mine, tail, mine)
 
 
 @algorithm(
@@ -92,11 +140,13 @@ async def pairwise(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None
     messages=lambda p: log2_ceil(p) + p - 1,
     keeps_order=True,
 )
-async def ordered(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
+async def ordered(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
     """Reduce whole vectors to rank 0 in rank order, which hands out the blocks: for ops that want whole vectors."""
+    x, counts = await _joined(ch, blocks)
     await reduce.ordered(ch, x, op, 0)
+    if ch.rank:
+        await ch.recv(0, out)
+        return
     at = patterns.offsets(counts)
-    if ch.rank == 0:
-        await finish([ch.send(peer, x[at[peer] : at[peer + 1]]) for peer in patterns.around(0, ch.size)])
-    else:
-        await ch.recv(0, x[at[ch.rank] : at[ch.rank + 1]])
+    await finish([ch.send(peer, x[at[peer] : at[peer + 1]]) for peer in patterns.around(0, ch.size)])
+    await pace.copy(ch, x[: at[1]], out)

@@ -6,7 +6,7 @@ The rule: ``run(channel, x, op)`` works in place and in rank order. ``n`` is the
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, pace, pipeline
+from aiocoll.algorithms import algorithm, owner, pace, pipeline
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -43,3 +43,26 @@ async def chain(ch: Channel, x: Array, op: Op) -> None:
     receive = (lambda part: ch.recv_fold(ch.rank - 1, part, op, left=True)) if ch.rank else None
     send = (lambda part: ch.send(ch.rank + 1, part)) if ch.rank < ch.size - 1 else None
     await pipeline.chain(x, pipeline.chain_parts(x, whole=not op.splittable), receive, send)
+
+
+@algorithm(
+    "scan",
+    rounds=lambda p: min(p - 1, 1),
+    messages=lambda p: (p - 1) / 2,
+    sent=lambda p, n: n * (p - 1),
+    path=lambda p, n: n * (p > 1),
+    folded=lambda p, n: n * (p - 1),
+    keeps_order=True,
+    on="memory",
+    blocked=True,
+)
+async def direct(ch: Channel, x: Array, op: Op) -> None:
+    """Everybody shows those above its vector, and folds those from below in rank order where they lie."""
+    parts = owner.blocks_of(len(x), owner.block_length(x, op))
+    below, above = range(ch.rank + 1), ch.narrow(range(ch.rank, ch.size))
+    fold = owner.Fold(ch, op, x.dtype, parts[0].stop)
+    for part in parts:
+        block = x[part]
+        shown = above.publish(block)
+        await fold.run(block, block, below, shown)
+        await ch.breathe()

@@ -102,6 +102,7 @@ class Calls:
     _counts: dict[str, int]
     _plans: dict[Any, Any]
     _machines: int
+    _shared: bool
     timeout: float
     name: str
 
@@ -267,15 +268,16 @@ class Calls:
         return result if then is None else then(result)
 
     def _chosen(
-        self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None, named: str = ""
-    ) -> Algorithm:
+        self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None, named: str = "",
+        narrow: bool = False,
+    ) -> Algorithm:  # fmt: skip
         """The algorithm for one call, from facts that are equal on all ranks; ``named``: as what users override it."""
         override = self._settings.algorithm
         if named in override:
             override = {**override, collective: override[named]}
         return choose(
             collective, nbytes=nbytes, size=self._scope.size, count=count, op=op, hosts=self._machines,
-            override=override,
+            shared=self._shared, narrow=narrow, override=override,
         )  # fmt: skip
 
     def _plan(self, key: Any, make: Callable[[], T]) -> T:

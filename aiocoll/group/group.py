@@ -65,6 +65,8 @@ class Group(Reductions, Messages):
         members = [endpoint.members[world] for world in scope.ranks]
         self.hosts: tuple[str, ...] = tuple(member.host for member in members)
         self._machines = len({member.machine for member in members})
+        memories = {member.memory for member in members}
+        self._shared = "" not in memories and len(memories) == self._machines
         here = members[self.rank].machine
         local = [rank for rank, member in enumerate(members) if member.machine == here]
         self.local_rank, self.local_size = local.index(self.rank), len(local)

@@ -6,7 +6,7 @@ itself, if it is small), so every later choice rests on facts that all ranks kno
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -162,7 +162,7 @@ class Movement(Calls):
                 check_out(target, fits, packed.array.dtype, [packed.array], what="all_gather", rank=rank)
 
             async def body(ch: Channel) -> Any:
-                metas, blocks = await self._shared(ch, packed, target)
+                metas, blocks = await self._gathered(ch, packed, target)
                 if target is None:
                     return [value_of(meta, block) for meta, block in zip(metas, blocks, strict=True)]
                 stacked = target.shape[1:] == packed.array.shape
@@ -182,7 +182,7 @@ class Movement(Calls):
 
         return self._made(turn, timeout, prepare)
 
-    async def _shared(self, ch: Channel, packed: Packed, target: Array | None) -> tuple[list[bytes], list[Array]]:
+    async def _gathered(self, ch: Channel, packed: Packed, target: Array | None) -> tuple[list[bytes], list[Array]]:
         """Every rank's description and bytes."""
         data = await packed.data(ch)
         blob = blob_of(packed.meta, data, 0 if target is None else HAS_OUT)
@@ -302,13 +302,27 @@ class Movement(Calls):
 
     def barrier(self, *, timeout: float | None = None, name: str | None = None) -> Posted[None]:
         """Returns once every rank has called it."""
+        if timeout is None and name is None:
+            again = self.barrier_again()
+            if again is not None:
+                return self._posted_again(*again)
         turn = self._turn("barrier", name)
 
         def prepare() -> tuple[str, Body]:
             algorithm = self._barrier()
-            return f"barrier ({algorithm.name})", algorithm.run
+            description = f"barrier ({algorithm.name})"
+            self._keep_ready("barrier", "barrier", description, algorithm.run)
+            return description, algorithm.run
 
         return self._made(turn, timeout, prepare)
+
+    def barrier_again(self) -> tuple[Channel, Coroutine[Any, Any, None]] | None:
+        """The same after a first one; None before it."""
+        ready = self._ready("barrier")
+        if ready is None:
+            return None
+        channel = ready.channel(self.timeout)
+        return channel, self._again(ready, channel, None)
 
     def _barrier(self) -> Algorithm:
         return self._plan("barrier", lambda: self._chosen("barrier", 0))

@@ -7,7 +7,7 @@ result's own memory where the dtypes allow it.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from .. import patterns
 from ..algorithms import Algorithm, pace
 from ..buffers import as_array, as_out, check_out, native
+from ..buffers.narrow import is_narrow
 from ..endpoint import Channel
 from ..errors import UsageError
 from ..ops import SUM, Op, as_op, finish_pieces
@@ -83,7 +84,7 @@ class _Cut:
 
 async def _finish(ch: Channel, op: Op, work: Array, size: int) -> None:
     """The op's last step, in slices."""
-    if op.finishes:
+    if op.finishes and op.work_dtype(work.dtype) == work.dtype:  # narrow floats are finished where they are folded
         for _ in finish_pieces(op, work, size):
             await ch.breathe()
 
@@ -100,12 +101,18 @@ class Reductions(Calls):
         if given; a NumPy scalar for a number). Raises UsageError on all ranks if one rank's arguments are wrong,
         MismatchError on all if the ranks' calls differ. Cancelling breaks the group.
         """
+        if timeout is None and name is None:
+            again = self.all_reduce_again(x, op, out)
+            if again is not None:
+                return self._posted_again(*again)
         turn = self._turn("all_reduce", name)
 
         def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
             given = self._input(x, op, "all_reduce")
             plan = given.plan
             target = self._target(out, given, given.array.shape, "all_reduce")
+            if given.array is x and not given.scalar and plan.work == plan.result == x.dtype and not given.op.finishes:
+                self._keep_ready((op, x.dtype, x.shape), "all_reduce", plan.description, plan.algorithm.run)
 
             async def body(ch: Channel) -> Any:
                 shape = given.array.shape
@@ -118,6 +125,22 @@ class Reductions(Calls):
             return plan.description, body
 
         return self._made(turn, timeout, prepare)
+
+    def all_reduce_again(self, x: Any, op: Any, out: Any) -> tuple[Channel, Coroutine[Any, Any, Any]] | None:
+        """The same for arguments like those of a call before, which need no second look; None for others."""
+        if type(x) is not np.ndarray or type(op) is not Op or not x.flags.carray:
+            return None
+        ready = self._ready((op, x.dtype, x.shape))
+        if ready is None:
+            return None
+        if out is None:
+            if x.nbytes > pace.SLICE_BYTES:
+                return None
+            out = x.copy()
+        elif out is not x:
+            return None
+        channel = ready.channel(self.timeout)
+        return channel, self._again(ready, channel, out, out if out.ndim == 1 else out.reshape(-1), op)
 
     def reduce(
         self, x: Any, op: Op | str = SUM, root: int = 0, out: Any = None,
@@ -169,16 +192,12 @@ class Reductions(Calls):
             target = self._target(out, given, shape, "reduce_scatter", parts)
 
             async def body(ch: Channel) -> Any:
-                work = _fresh(ch, sum(elements), plan.work)
-                start = 0
-                for part in parts:
-                    await pace.copy(ch, part, work[start : start + part.size].reshape(part.shape))
-                    start += part.size
-                await plan.algorithm.run(ch, work, plan.op, elements)
-                begin = sum(elements[: ch.rank])
-                block = work[begin : begin + elements[ch.rank]]
-                await _finish(ch, given.op, block, ch.size)
-                return await _deliver(ch, block, shape, plan, None, target, out, cut.scalar)
+                blocks = await _readable(ch, parts, elements, plan.work)
+                home = _home(target, shape, plan)
+                mine = _fresh(ch, elements[ch.rank], plan.work) if home is None else home.reshape(-1)
+                await plan.algorithm.run(ch, blocks, plan.op, mine)
+                await _finish(ch, given.op, mine, ch.size)
+                return await _deliver(ch, mine, shape, plan, home, target, out, cut.scalar)
 
             return plan.description, body
 
@@ -243,7 +262,11 @@ class Reductions(Calls):
         rank = self._scope.rank
         op.check(array.dtype, rank, collective)
         work = op.work_dtype(array.dtype)
-        algorithm = self._chosen(collective, array.size * work.itemsize, count=array.size, op=op)
+        narrow = is_narrow(array.dtype) and work != array.dtype
+        nbytes = array.nbytes if narrow else array.size * work.itemsize
+        algorithm = self._chosen(collective, nbytes, count=array.size, op=op, narrow=narrow)
+        if narrow and algorithm.narrow:
+            work = native(array.dtype)
         description = (
             f"{collective} op={op.name} dtype={native(array.dtype)} shape={array.shape}{more} ({algorithm.name})"
         )
@@ -300,6 +323,22 @@ def _fresh(ch: Channel, count: int, dtype: np.dtype[Any]) -> Array:
     if not count * dtype.itemsize:
         return np.empty(count, dtype)
     return ch.borrow(count * dtype.itemsize).view(dtype)
+
+
+async def _readable(ch: Channel, parts: Sequence[Array], elements: Sequence[int], dtype: np.dtype[Any]) -> list[Array]:
+    """Each rank's block, flat and in the work dtype: the caller's own memory where it is that already."""
+    blocks: list[Array] = []
+    for part in parts:
+        if part.flags.c_contiguous and part.dtype == dtype:
+            blocks.append(part.reshape(-1))
+            continue
+        flat = _fresh(ch, part.size, dtype)
+        await pace.copy(ch, part, flat.reshape(part.shape))
+        blocks.append(flat)
+    if len(blocks) == len(elements):
+        return blocks
+    at = patterns.offsets(elements)
+    return [blocks[0][at[i] : at[i + 1]] for i in range(len(elements))]
 
 
 def _home(target: Array | None, shape: tuple[int, ...], plan: _Plan) -> Array | None:

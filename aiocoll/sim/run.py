@@ -117,7 +117,9 @@ class Simulation:
         """The world as `connect` would give it, without the meeting: time begins when everybody has come."""
         hosts = self.network.hosts
         assert hosts is not None
-        members = tuple(Member(each, f"host{on}", 10_000 + each, f"host{on}") for each, on in enumerate(hosts))
+        members = tuple(
+            Member(each, f"host{on}", 10_000 + each, f"host{on}", f"memory{on}") for each, on in enumerate(hosts)
+        )
         transport = InprocTransport(self._switch, loop)
         endpoint = self.endpoints[rank] = Endpoint(rank, members, loop, transport, self.settings)
         scope = endpoint.enter(_WORLD, tuple(range(self.size)), "world")

@@ -12,7 +12,7 @@ from functools import lru_cache
 from aiocoll.algorithms import Algorithm, all_of, find, registry
 from aiocoll.errors import UsageError
 from aiocoll.ops import Op
-from aiocoll.tuning.model import cost
+from aiocoll.tuning.model import cost_among, kind_of
 from aiocoll.tuning.table import defaults
 
 
@@ -24,9 +24,14 @@ def choose(
     count: int,
     op: Op | None = None,
     hosts: int = 1,
+    shared: bool = False,
+    narrow: bool = False,
     override: Mapping[str, str] | None = None,
 ) -> Algorithm:
     """The algorithm for one call of ``size`` ranks on ``hosts`` machines.
+
+    ``shared``: the ranks of each machine share memory. ``narrow``: the vector is of narrow floats, which some
+    algorithms take as they are (the others get it in float32, twice as long).
 
     ``nbytes`` are those that ``algorithms.MEASURES`` names for the collective (0 where only some ranks know),
     ``count`` the elements of a vector that is reduced. ``override`` maps collectives to algorithms, as in
@@ -37,7 +42,7 @@ def choose(
     commutative, splittable = (True, True) if op is None else (op.commutative, op.splittable)
     if name is None:
         whole = op is not None and count < size  # fewer elements than ranks are not worth splitting
-        return _choose(collective, nbytes, size, commutative, splittable and not whole, hosts)
+        return _choose(collective, nbytes, size, commutative, splittable and not whole, hosts, shared, narrow)
     chosen = find(collective, name)
     reason = _unfit(chosen, nbytes, size, commutative, splittable)
     if reason:
@@ -61,16 +66,31 @@ def check_override(override: Mapping[str, str]) -> None:
 
 
 @lru_cache(4096)
-def _choose(collective: str, nbytes: int, size: int, commutative: bool, splittable: bool, hosts: int) -> Algorithm:
-    able = _able(collective, nbytes, size, commutative, splittable)
+def _choose(
+    collective: str, nbytes: int, size: int, commutative: bool, splittable: bool, hosts: int, shared: bool, narrow: bool
+) -> Algorithm:
+    link = kind_of(hosts, shared=shared)
+    able = [
+        each
+        for each in _able(collective, nbytes, size, commutative, splittable)
+        if not each.on
+        or (each.on == "memory" and (link == "memory" or (narrow and each.narrow)))
+        or (each.on == "hosts" and 1 < hosts < size)
+    ]
+    if narrow and link == "memory":
+        able = [each for each in able if each.narrow] or able
     constants, rules = defaults()
     for rule in rules:
-        if rule.fits(collective, nbytes, size, hosts):
+        if rule.fits(collective, nbytes, size, hosts, link):
             for each in able:
                 if each.name == rule.algorithm:
                     return each
-    link = constants["network" if hosts > 1 else "host"]
-    return min(able, key=lambda each: cost(each, link, nbytes, size))  # the first of equals: the registry's order
+
+    def seconds(each: Algorithm) -> float:
+        travelling = 2 * nbytes if narrow and not each.narrow else nbytes
+        return cost_among(each, constants, travelling, size, hosts, shared=shared)
+
+    return min(able, key=seconds)  # the first of equals: the registry's order
 
 
 def _able(collective: str, nbytes: int, size: int, commutative: bool, splittable: bool) -> list[Algorithm]:

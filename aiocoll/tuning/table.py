@@ -30,10 +30,13 @@ class Rule:
     size_max: int | None = None
     hosts_min: int = 1
     hosts_max: int | None = None
+    link: str | None = None
+    """Only where this kind of link joins all ranks."""
 
-    def fits(self, collective: str, nbytes: int, size: int, hosts: int) -> bool:
+    def fits(self, collective: str, nbytes: int, size: int, hosts: int, link: str) -> bool:
         return (
             collective == self.collective
+            and self.link in (None, link)
             and self.bytes_min <= nbytes <= _open(self.bytes_max, nbytes)
             and self.size_min <= size <= _open(self.size_max, size)
             and self.hosts_min <= hosts <= _open(self.hosts_max, hosts)

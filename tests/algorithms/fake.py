@@ -32,16 +32,25 @@ class Outcome:
     folded: list[int]
 
 
+@dataclass
+class Log:
+    """What one rank has done so far."""
+
+    time: int = 0
+    sent: int = 0
+    folded: int = 0
+
+
 class Ticket:
     """A verb that runs: awaiting it twice is as good as once, not awaiting it harms nobody."""
 
-    def __init__(self, channel: FakeChannel) -> None:
-        self.channel, self.done, self.value, self.time = channel, False, None, 0
+    def __init__(self, log: Log) -> None:
+        self.log, self.done, self.value, self.time = log, False, None, 0
 
     def __await__(self) -> Generator[Ticket, None, Any]:
         while not self.done:
             yield self
-        self.channel.time = max(self.channel.time, self.time)
+        self.log.time = max(self.log.time, self.time)
         return self.value
 
 
@@ -68,12 +77,14 @@ class Pipe:
 
 
 class FakeWorld:
-    def __init__(self, size: int, seed: int, late: bool) -> None:
+    def __init__(self, size: int, seed: int, late: bool, hosts: Sequence[int] | None = None) -> None:
         self.size, self.late, self.random = size, late, random.Random(seed)
+        self.hosts = list(hosts or range(size))
+        self.logs = [Log() for _ in range(size)]
         self.pipes: dict[tuple[int, int], Pipe] = {}
         self.ready: list[Any] = []  # ranks that can go on, and pipes that can deliver
         self.parked: dict[Ticket, int] = {}
-        self.channels = [FakeChannel(self, rank) for rank in range(size)]
+        self.channels = [FakeChannel(self, range(size), rank) for rank in range(size)]
 
     def pipe(self, source: int, to: int) -> Pipe:
         assert source != to and 0 <= source < self.size and 0 <= to < self.size, f"a message from {source} to {to}"
@@ -122,41 +133,53 @@ class FakeWorld:
         assert not any(pipe.sending or pipe.receiving for pipe in self.pipes.values()), "messages are left over"
         return Outcome(
             results,
-            max(channel.time for channel in self.channels),
-            [channel.sent for channel in self.channels],
-            [channel.folded for channel in self.channels],
+            max(log.time for log in self.logs),
+            [log.sent for log in self.logs],
+            [log.folded for log in self.logs],
         )
 
 
 class FakeChannel:
-    def __init__(self, world: FakeWorld, rank: int) -> None:
-        self.world, self.rank, self.size = world, rank, world.size
-        self.time = self.sent = self.folded = 0
+    def __init__(self, world: FakeWorld, ranks: Sequence[int], me: int) -> None:
+        self.world, self.ranks, self.me, self.size, self.log = world, list(ranks), me, len(ranks), world.logs[me]
+        self.rank = self.ranks.index(me) if me in self.ranks else -1
+
+    def narrow(self, ranks: Sequence[int]) -> FakeChannel:
+        return FakeChannel(self.world, [self.ranks[rank] for rank in ranks], self.me)
+
+    @property
+    def islands(self) -> tuple[tuple[int, ...], ...]:
+        found: dict[int, list[int]] = {}
+        for rank, world in enumerate(self.ranks):
+            found.setdefault(self.world.hosts[world], []).append(rank)
+        return tuple(tuple(ranks) for ranks in found.values())
 
     def counting(self, op: Op) -> Op:
         """The same op; what it folds is counted for this rank."""
 
         def fold(left: Array, right: Array, out: Array) -> None:
             assert len(left) == len(right) == len(out)
-            self.folded += left.nbytes
+            self.log.folded += left.nbytes
             op.fold(left, right, out)
 
         return replace(op, fold=fold)
 
     def send(self, peer: int, data: Data, meta: bytes = b"") -> Ticket:
         view = memoryview(data.view("u1")) if isinstance(data, np.ndarray) else memoryview(data)
-        ticket = Ticket(self)
-        self.sent += view.nbytes + len(meta)
-        pipe = self.world.pipe(self.rank, peer)
+        ticket = Ticket(self.log)
+        self.log.sent += view.nbytes + len(meta)
+        assert self.rank >= 0, "a send among others"
+        pipe = self.world.pipe(self.me, self.ranks[peer])
         if not self.world.late:
             ticket.done = True
-        pipe.sending.append(Sending(view if self.world.late else bytes(view), meta, self.time, ticket))
+        pipe.sending.append(Sending(view if self.world.late else bytes(view), meta, self.log.time, ticket))
         self.world.offer(pipe)
         return ticket
 
     def _receive(self, peer: int, store: Callable[[bytes, bytes], Any]) -> Ticket:
-        ticket = Ticket(self)
-        pipe = self.world.pipe(peer, self.rank)
+        ticket = Ticket(self.log)
+        assert self.rank >= 0, "a receive among others"
+        pipe = self.world.pipe(self.ranks[peer], self.me)
         pipe.receiving.append(Receiving(store, ticket))
         self.world.offer(pipe)
         return ticket
@@ -187,6 +210,11 @@ class FakeChannel:
         receiving = self.recv_fold(source, into, op, left=left) if op else self.recv(source, into)
         return Both([receiving, self.send(to, data)])
 
+    def combine(self, peer: int, x: Array, op: Op) -> Combining:
+        theirs = self.scratch(x)
+        operands = (theirs, x) if peer < self.rank else (x, theirs)
+        return Combining([self.recv(peer, theirs), self.send(peer, x)], lambda: op.fold(*operands, x))
+
     def take(self, peer: int, place: Place | None = None) -> Ticket:
         def store(data: bytes, meta: bytes) -> Parcel:
             into = place(meta, len(data)) if place else np.empty(len(data), np.uint8)
@@ -206,12 +234,26 @@ class FakeChannel:
         rubbish.view("u1")[...] = 0xA5
         return rubbish
 
+    def borrow(self, nbytes: int) -> Array:
+        return np.full(nbytes, 0xA5, np.uint8)
+
 
 class Turn:
     """Lets others go first once."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
+
+
+@dataclass
+class Combining:
+    tickets: Sequence[Ticket]
+    then: Callable[[], None]
+
+    def __await__(self) -> Generator[Ticket, None, None]:
+        for ticket in self.tickets:
+            yield from ticket.__await__()
+        self.then()
 
 
 @dataclass

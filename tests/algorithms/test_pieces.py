@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from aiocoll.algorithms import (
     exchange_all,
     find,
     gather,
+    owner,
     pace,
     pipeline,
     registry,
@@ -19,7 +23,7 @@ from aiocoll.algorithms import (
 )
 from aiocoll.algorithms.channel import Parcel
 from aiocoll.errors import WireError
-from aiocoll.ops import SUM
+from aiocoll.ops import MEAN, PROD, SUM, Op
 
 from .cases import AFFINE, CASES, affine_whole
 from .test_matrix import ALGORITHMS, check_declared, fake
@@ -35,6 +39,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "SEGMENTS_MAX", 7)
     monkeypatch.setattr(pipeline, "AHEAD", 2)
     monkeypatch.setattr(pace, "SLICE_BYTES", 100)
+    monkeypatch.setattr(owner, "BLOCK_BYTES", 100)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -46,7 +51,7 @@ def test_many_pieces(algorithm: Algorithm, size: int) -> None:
             continue
         for seed in range(4):
             for call in CASES[algorithm.collective](algorithm, size, count, 100 * count + seed, fake):
-                sliced = algorithm.name == "one_shot" or algorithm.collective in IN_WINDOWS  # which costs rounds
+                sliced = algorithm.blocked or algorithm.collective in IN_WINDOWS  # which costs rounds
                 if not sliced:
                     check_declared(algorithm, size, call.ran, call.floor, call.ceiling, call.worst)
 
@@ -95,3 +100,41 @@ def test_registry_tells_what_there_is() -> None:
     assert repr(find("barrier", "dissemination")) == "<algorithm barrier:dissemination>"
     assert all(each.idea.endswith(".") or ":" in each.idea for each in ALGORITHMS)
     assert all(len(names) >= 2 for names in registry().values())
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("op", [SUM, MEAN, PROD])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_narrow_floats_are_rounded_once(dtype: Any, op: Op, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold is that of float32, in rank order, finished and rounded at the end: equal bits on all ranks."""
+    if small:
+        monkeypatch.setattr(owner, "BLOCK_BYTES", 64)
+    takes_narrow = [each for each in ALGORITHMS if each.narrow]
+    assert {each.collective for each in takes_narrow} >= {"all_reduce", "reduce", "reduce_scatter"}
+    for algorithm in takes_narrow:
+        for size in (1, 2, 5):
+            for count in (0, 3, 211):
+                rng = np.random.default_rng(count)
+                vectors = [(1 + rng.standard_normal(count) / 8).astype(dtype) for _ in range(size)]
+                expected = vectors[0].astype(np.float32)
+                for vector in vectors[1:]:
+                    op.fold(expected, vector.astype(np.float32), expected)
+                op.finish(expected, size)
+
+                async def main(ch: Any, algorithm: Algorithm = algorithm, vectors: list[Any] = vectors) -> Any:
+                    x = vectors[ch.rank].copy()
+                    if algorithm.collective == "reduce_scatter":
+                        blocks = np.array_split(x, ch.size)
+                        x = np.empty_like(blocks[ch.rank])
+                        await algorithm.run(ch, blocks, op, x)
+                    else:
+                        await algorithm.run(ch, x, op, *([0] if algorithm.collective == "reduce" else []))
+                    return x
+
+                results = fake(size, main, size + count).results
+                if algorithm.collective == "reduce_scatter":
+                    results = [np.concatenate(results)]
+                elif algorithm.collective == "reduce":
+                    results = results[:1]
+                for result in results:
+                    assert result.tobytes() == expected.astype(dtype).tobytes(), (algorithm, size, count)

@@ -22,15 +22,18 @@ SIZES = [1, 2, 3, 4, 7, 8, 16, 33, 1024]
 BYTES = [0, 1, 8, 4096, 1 << 16, 1 << 20, 1 << 24, 1 << 30]
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("collective", sorted(registry()))
-def test_there_is_always_a_choice_and_it_can_serve(collective: str, hosts: int) -> None:
+def test_there_is_always_a_choice_and_it_can_serve(collective: str, hosts: int, shared: bool) -> None:
     ops: list[Op | None] = [SUM, make_op(max, commutative=True), ORDERED] if collective in REDUCTIONS else [None]
     for size in SIZES:
         for nbytes in BYTES:
             for op in ops:
                 facts = {"nbytes": nbytes, "size": size, "count": nbytes // 8, "op": op, "hosts": hosts}
+                facts |= {"shared": shared, "narrow": op is SUM and nbytes % 3 == 1}
                 chosen = choose(collective, **facts)
+                assert chosen.on == "" or (chosen.on == "memory" and (shared or facts["narrow"])) or hosts > 1
                 assert chosen.collective == collective and chosen.when(size, nbytes)
                 if op is not None:
                     assert chosen.keeps_order or op.commutative
@@ -123,10 +126,12 @@ def test_rules_fit_between_their_bounds() -> None:
         }
     )
     assert rule == Rule("scan", "chain", "", bytes_min=10, size_max=4)
-    assert rule.fits("scan", 10, 4, 1) and rule.fits("scan", 1 << 40, 1, 9)
-    assert not rule.fits("scan", 9, 4, 1)
-    assert not rule.fits("scan", 10, 5, 1)
-    assert not rule.fits("exscan", 10, 4, 1)
+    assert rule.fits("scan", 10, 4, 1, "host") and rule.fits("scan", 1 << 40, 1, 9, "network")
+    assert not rule.fits("scan", 9, 4, 1, "host")
+    assert not rule.fits("scan", 10, 5, 1, "host")
+    assert not rule.fits("exscan", 10, 4, 1, "host")
+    here = Rule("scan", "chain", "", link="memory")
+    assert here.fits("scan", 10, 4, 1, "memory") and not here.fits("scan", 10, 4, 1, "host")
 
 
 def test_nothing_here_can_measure_or_differ_by_rank() -> None:

@@ -1,0 +1,182 @@
+"""Every block has one owner, who folds what all ranks send for it: what memory algorithms of several collectives share.
+
+The rule: operands come in a fixed order, so the bits of a result depend neither on the transport nor on who is early.
+Blocks are so long that what is copied into shared memory is still in a cache when it is folded or copied out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aiocoll import patterns
+from aiocoll.algorithms.channel import Array, Channel, finish
+from aiocoll.buffers.narrow import is_narrow, narrow, widen
+from aiocoll.ops import Op
+
+BLOCK_BYTES = 256 << 10
+"""What one rank sends another at a time."""
+
+
+def block_length(x: Array, op: Op | None = None) -> int:
+    """The elements of a block; all of ``x`` for ops that want whole arrays."""
+    if op is not None and not op.splittable:
+        return max(len(x), 1)
+    return max(BLOCK_BYTES // max(x.itemsize, 1), 1)
+
+
+def blocks_of(count: int, length: int) -> list[slice]:
+    """``count`` elements in blocks of ``length``, the last one shorter; at least one, so that peers hear of us."""
+    return [slice(start, min(start + length, count)) for start in range(0, max(count, 1), length)]
+
+
+class Fold:
+    """Folds what all ranks send for one block, mine among it, in rank order.
+
+    Narrow floats are added up in float32, the op is finished there, and the result is rounded once.
+    """
+
+    __slots__ = ("_below", "_ch", "_narrow", "_op", "_sum", "_theirs", "_wide")
+
+    def __init__(self, ch: Channel, op: Op, dtype: np.dtype[Any], longest: int) -> None:
+        self._ch, self._op = ch, op
+        self._below: Array | None = None
+        self._narrow = is_narrow(dtype) and op.work_dtype(dtype) != dtype
+        if self._narrow and longest:
+            self._sum, self._wide = (ch.borrow(4 * longest).view(np.float32) for _ in range(2))
+            self._theirs = ch.borrow(longest * dtype.itemsize).view(dtype)
+
+    def __repr__(self) -> str:
+        return f"<Fold {self._op!r}{' of narrow floats' if self._narrow else ''} on {self._ch!r}>"
+
+    async def run(
+        self, mine: Array, out: Array, ranks: Sequence[int] | None = None, shown: Awaitable[None] | None = None
+    ) -> None:
+        """out = the fold of what ``ranks`` (ascending, mine among them; all unless given) send, and ``mine``.
+
+        ``out`` may be ``mine``; otherwise they share no memory. It is not written before ``shown`` is over.
+        """
+        ch, op = self._ch, self._op
+        ranks = range(ch.size) if ranks is None else ranks
+        if self._narrow:
+            await self._run_narrow(mine, out, ranks, shown)
+            return
+        if shown is not None:
+            await shown
+        if out is not mine:
+            np.copyto(out, mine)
+        here = ranks.index(ch.rank)
+        for peer in reversed(ranks[:here]):
+            await ch.recv_fold(peer, out, op, left=True)
+        for peer in ranks[here + 1 :]:
+            await ch.recv_fold(peer, out, op)
+
+    async def everywhere(self, x: Array) -> None:
+        """x = the fold of all ranks' ``x``, by the same expression on every rank."""
+        ch, op, rank = self._ch, self._op, self._ch.rank
+        shown = ch.publish(x)
+        if self._narrow:
+            await self._run_narrow(x, x, range(ch.size), shown)
+            return
+        if rank:  # x is shown until the others have seen it, so what comes before mine is folded beside it
+            below = ch.scratch(x) if self._below is None or len(self._below) < len(x) else self._below[: len(x)]
+            self._below = below
+            await ch.recv(0, below)
+            for peer in range(1, rank):
+                await ch.recv_fold(peer, below, op)
+            await shown
+            op.fold(below, x, x)
+        else:
+            await shown
+        for peer in range(rank + 1, ch.size):
+            await ch.recv_fold(peer, x, op)
+
+    async def _run_narrow(
+        self, mine: Array, out: Array, ranks: Sequence[int], shown: Awaitable[None] | None
+    ) -> None:
+        ch, op, count = self._ch, self._op, len(mine)
+        if not count:
+            await finish([ch.recv(peer, out) for peer in ranks if peer != ch.rank])
+            if shown is not None:
+                await shown
+            return
+        total, wide, theirs = self._sum[:count], self._wide[:count], self._theirs[:count]
+        for place, peer in enumerate(ranks):
+            if peer != ch.rank:
+                await ch.recv(peer, theirs)
+            operand = mine if peer == ch.rank else theirs
+            widen(operand, wide if place else total)
+            if place:
+                op.fold(total, wide, total)
+            await ch.breathe()
+        op.finish(total, len(ranks))
+        if shown is not None:
+            await shown
+        narrow(total, out)
+
+
+async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> None:
+    """Folds ``x`` in place, block by block: each rank folds its chunk of the block and gives the result to ``root``,
+    or to all.
+
+    The chunks of the next block are on their way before anybody waits for the results of this one.
+    """
+    size, rank = ch.size, ch.rank
+    if size == 1:
+        return
+    length = block_length(x)
+    parts = blocks_of(len(x), length * size)
+    peers = patterns.around(rank, size)
+    fold = Fold(ch, op, x.dtype, min(length, -(-len(x) // size)))
+
+    def chunks(number: int) -> list[Array]:
+        block = x[parts[number]]
+        at = patterns.offsets(patterns.even(len(block), size))
+        return [block[at[i] : at[i + 1]] for i in range(size)]
+
+    def give(mine: list[Array]) -> list[Awaitable[None]]:
+        return [ch.send(peer, mine[peer]) for peer in peers]
+
+    def show(result: Array) -> list[Awaitable[None]]:
+        if root is None:
+            return [ch.publish(result)]
+        return [ch.send(root, result)] if rank != root else []
+
+    block = chunks(0)
+    sending, shown = give(block), list[Awaitable[None]]()
+    for number in range(len(parts)):
+        await fold.run(block[rank], block[rank])
+        await finish(shown)
+        shown = show(block[rank])
+        upcoming, leaving = block, sending
+        if number + 1 < len(parts):
+            upcoming = chunks(number + 1)
+            sending = give(upcoming)
+        await finish(leaving)  # before results come to where these lie
+        if root is None or rank == root:
+            await finish([ch.recv(peer, block[peer]) for peer in peers])
+        await ch.breathe()
+        block = upcoming
+    await finish(shown)
+
+
+async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """out = the fold of what all ranks have as block number ``rank``; the blocks are only read."""
+    mine, peers = blocks[ch.rank], patterns.around(ch.rank, ch.size)
+    length = block_length(mine, op)
+    parts = {rank: blocks_of(len(block), length) for rank, block in enumerate(blocks)}
+    fold = Fold(ch, op, mine.dtype, min(length, len(mine)))
+    sending: list[Awaitable[None]] = []
+    for number in range(max(len(each) for each in parts.values()) + 1):
+        # The next pieces leave before anybody waits for these.
+        leaving, sending = sending, [
+            ch.send(peer, blocks[peer][parts[peer][number]]) for peer in peers if number < len(parts[peer])
+        ]
+        if 0 < number <= len(parts[ch.rank]):
+            part = parts[ch.rank][number - 1]
+            own, into = mine[part], out[part]
+            await fold.run(own, own if out is mine else into)
+        await finish(leaving)
+        await ch.breathe()
