@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,6 +140,32 @@ def test_more_descriptors_than_promised_are_closed(pair: Pair) -> None:
     pair.reader.close()
     assert len(os.listdir("/proc/self/fd")) == before
     del array
+
+
+def test_arrays_of_a_rank_that_is_killed_stay_readable(pair: Pair) -> None:
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):  # whatever it is, the parent sees that nothing comes
+            heap = Heap(64 * MIB)
+            array = heap.empty(MIB, np.int32)
+            array[...] = np.arange(MIB) * 3
+            place = Loans(heap).place_of(array, READER, pair.out)
+            os.write(told, str(place).encode())
+            signal.pause()
+        os._exit(1)
+    os.close(told)
+    try:
+        place = int(os.read(ready, 20))
+        view = pair.read(place, 4 * MIB)
+        first = view[: 2 * MIB].copy()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+    later = view[2 * MIB :].copy()
+    assert (np.concatenate([first, later]).view(np.int32) == np.arange(MIB) * 3).all()
+    assert not pair.read(place + 8 * MIB, MIB).any(), "where no memory was, zeros are"
 
 
 def test_the_end_of_the_connection(pair: Pair) -> None:

@@ -6,6 +6,10 @@
     link       an ordered pipe of frames to one local peer
     transport  all of them, and when this rank sleeps
     heap       arrays that live in shared memory, so that sending one passes a reference
+    arena      the memory file that arrays are cut from; extents: what of it is free
+    headroom   how much memory could still be had
+    peer_heap  one peer's arrays, read where they lie
+    loans      references to arrays, and who has been given which arena
 
 The rule: whoever writes a word owns it; what a peer wrote is checked before it is used.
 """

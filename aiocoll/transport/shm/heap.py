@@ -235,6 +235,8 @@ class Heap:
 
     def _read_notes(self) -> None:
         """Frees what is gone, and gives memory back when more lies free than is likely to be asked for again."""
+        if not self._gone:
+            return
         while self._gone:
             arena, offset, nbytes = self._gone.popleft()
             arena.idle.give(offset, nbytes)
