@@ -86,6 +86,6 @@ def _read(fd: int, offset: int, nbytes: int) -> NDArray[np.uint8]:
     copy = np.empty(nbytes, np.uint8)
     done = 0
     while done < nbytes:  # the kernel reads less than 2 GiB at once
-        done += os.preadv(fd, [memoryview(copy)[done:]], offset + done)
+        done += os.preadv(fd, [copy.data[done:]], offset + done)
     copy.setflags(write=False)
     return copy
