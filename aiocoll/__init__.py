@@ -2,9 +2,10 @@
 
 The map of this tree, top to bottom; what stands higher may import what stands lower:
 
-    __main__ cli    the program ``aiocoll``: run
+    __main__ cli    the program ``aiocoll``: run, bench
     contrib/        one file per foreign framework
     testing/        conformance suites, and ``run``: one test on every fabric
+    bench/          ``aiocoll bench``: the collectives timed and checked, next to what the machine can do
     distributed/    the documented blocking API, a thin skin over sync
     runner/         spawn N of me: ``aiocoll run`` and ``aiocoll.launch``
     sim/            many ranks in one process, virtual time, one seed

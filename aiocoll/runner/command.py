@@ -69,6 +69,15 @@ def _run(options: Options, layout: Layout, program: list[str], env: dict[str, st
     if options.verbose:
         threads = env.get(BLAS_VARIABLES[0])
         console.say(f"aiocoll: job {layout.job}: {options.ranks} ranks here, {threads} BLAS threads each")
+    return see_through(options, layout, recipe, console)
+
+
+def see_through(options: Options, layout: Layout, recipe: Recipe, console: Console) -> int:
+    """Starts the ranks, stays with them to their end and closes the console; the job's exit code.
+
+    From here on the signals that stop a job are the job's, so this is for the main thread of a program that ends with
+    it.
+    """
     early = EarlySignals()
     code: int | None = None
     try:
