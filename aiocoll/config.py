@@ -32,12 +32,6 @@ class Settings:
     ranks: a peer that sends far more than this is cut off."""
     segment_bytes: int = 256 << 10
     """Payloads that are folded while they arrive are folded in pieces of this size, which stay in cache."""
-    shm_slots: int = 32
-    """Frames that may be under way from one local rank to another."""
-    shm_cells: int = 16
-    """Pieces of payload that one rank may have under way in shared memory; fewer where many ranks share a host."""
-    shm_cell_bytes: int = 256 << 10
-    """The longest piece; a multiple of 4096."""
     look_seconds: float = 1.0
     """A collective that waits so long asks those it waits for, once, whether they made the same call."""
     breath_seconds: float = 0.002
@@ -47,7 +41,7 @@ class Settings:
     ranks of a host, or they talk over TCP."""
     shm_cells: int = 16
     """How many such pieces a rank may have under way to all its peers together; fewer where many ranks share a host."""
-    shm_slots: int = 64
+    shm_slots: int = 32
     """How many frames may be under way to each peer on this host."""
     shm_seconds: float = 5.0
     """How long the ranks of one host may take to share memory when they connect; after that they talk over TCP."""

@@ -16,9 +16,9 @@ import numpy as np
 from ..errors import MismatchError, UsageError
 from ..sync import SyncGroup
 from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_of, same_kind, seconds_of
-from .constants import ReduceOp, op_of
+from .constants import OP_OF, ReduceOp, op_of
 from .refusals import RuntimeUsageError
-from .request import Request, call, refused
+from .request import Request, again, call, refused
 from .state import WORLD, member_of
 
 
@@ -71,6 +71,10 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op
     member = member_of(group)
     if member is None:
         return None
+    if type(tensor) is np.ndarray and not async_op and tensor.flags.carray:
+        flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
+        if again(member, member.asynchronous.all_reduce_again, flat, OP_OF.get(op), flat):
+            return None
     try:
         reduction = op_of(op)
         out = Output(tensor, "all_reduce", member.rank)
@@ -277,6 +281,8 @@ def barrier(
     """
     member = member_of(group)
     if member is None:
+        return None
+    if timeout is None and not async_op and again(member, member.asynchronous.barrier_again):
         return None
     try:
         limit = seconds_of(timeout)

@@ -82,7 +82,7 @@ class reduce_op:
     MIN = ReduceOp.MIN
 
 
-_OP_OF = {
+OP_OF = {
     ReduceOp.SUM: ops.SUM,
     ReduceOp.AVG: ops.MEAN,
     ReduceOp.PRODUCT: ops.PROD,
@@ -97,7 +97,7 @@ _OP_OF = {
 def op_of(op: object) -> ops.Op:
     """The reduction behind a documented constant; one of aiocoll's own (``aiocoll.op(fn)``) is taken as it is."""
     if isinstance(op, ReduceOp):
-        return _OP_OF[op]
+        return OP_OF[op]
     if isinstance(op, ops.Op):
         return op
     raise RuntimeUsageError(

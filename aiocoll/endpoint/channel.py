@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..buffers import flat_bytes
+from ..transport.shm.stamp import Stamp
 from ..wire import frame
-from .operations import DONE, Done, FoldReceive, Operation, Parcel, Receive, Sending, Take
+from .operations import DONE, Done, FoldReceive, Operation, Parcel, Receive, Sending, Take, cost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _LENGTH: Final = struct.Struct("<H")
+_STEPS_MAX: Final = 64
+"""Frames of one call to one peer that may go the quick way."""
+_UNKNOWN: Final = Stamp(frame.DATA, 0, 0, b"", np.dtype(np.uint8), 0)
 
 
 @lru_cache(maxsize=1024)
@@ -42,19 +46,23 @@ def description_in(meta: bytes) -> str:
 
 
 class Call:
-    """One collective call of one group under way on this rank."""
+    """One collective call of one group under way on this rank; used again for calls alike, once it is over."""
 
     __slots__ = (
-        "began", "borrowed", "compared", "deadline", "description", "endpoint", "error", "greeting", "label", "looked",
-        "number", "received", "scope", "sendings", "sent", "timeout",
+        "_deadline", "_label", "began", "borrowed", "compared", "description", "endpoint", "error", "greeting",
+        "looked", "number", "received", "scope", "sendings", "sent", "stamps", "timeout",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, number: int, label: str, description: str, timeout: float) -> None:
-        self.scope, self.endpoint, self.number, self.label = scope, scope.endpoint, number, label
+    def __init__(
+        self, scope: Scope, number: int, label: str, description: str, timeout: float,
+        stamps: dict[tuple[int, int], Stamp | None] | None = None,
+    ) -> None:  # fmt: skip
+        self.scope, self.endpoint, self.number = scope, scope.endpoint, number
+        self._label = label
+        """Without a number for calls that are used again."""
         self.description, self.greeting = description, greeting_of(description)
         self.timeout = timeout
-        self.began = self.endpoint.loop.time()
-        self.deadline = self.began + timeout
+        self._deadline = self.began = 0.0
         self.error: BaseException | None = None
         self.compared = False
         """Whether what came before it has been looked at for calls of another kind."""
@@ -64,9 +72,34 @@ class Call:
         self.received: dict[int, int] = {}
         self.sendings: list[Sending] = []
         self.borrowed: list[NDArray[np.uint8]] = []
+        self.stamps = stamps
+        """What the frames of such calls have in common, by step and payload bytes, where many such calls come."""
 
     def __repr__(self) -> str:
         return f"<Call {self.label} of {self.scope.label!r}>"
+
+    @property
+    def label(self) -> str:
+        """The call in messages."""
+        return self._label if self.stamps is None else f"{self._label} (call {self.number})"
+
+    @property
+    def deadline(self) -> float:
+        """On the loop's clock; it runs from the moment in which the call has to wait for the first time."""
+        if not self._deadline:
+            self.began = self.endpoint.loop.time()
+            self._deadline = self.began + self.timeout
+        return self._deadline
+
+    def reset(self) -> bool:
+        """Makes it ready for the next call, if nothing of this one is left; whether it is."""
+        if self.error is not None or self.sendings or self.borrowed:
+            return False
+        self.sent.clear()
+        self.received.clear()
+        if self._deadline:
+            self._deadline, self.compared, self.looked = 0.0, False, False
+        return True
 
     def channel(self) -> Channel:
         """The verbs of this call for all members."""
@@ -91,6 +124,8 @@ class Call:
             for buffer in self.borrowed:
                 self.endpoint.segments.give(buffer)
         self.borrowed.clear()
+        if self.sendings and all(sending.done for sending in self.sendings):
+            self.sendings.clear()
         self.scope.retire(self.number, self.description, failed=self.error is not None)
 
 
@@ -127,6 +162,8 @@ class Channel:
 
     def send(self, peer: int, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends ``data`` (contiguous array or bytes); awaiting it means that the data may be changed again."""
+        if self.call.stamps is not None and not meta and isinstance(data, np.ndarray) and self._post_near(peer, data):
+            return DONE
         operation = self._send(peer, data, meta)
         return DONE if operation is None else operation
 
@@ -169,14 +206,18 @@ class Channel:
         received[world] = step + 1
         return step
 
-    def recv(self, peer: int, into: NDArray[Any]) -> Receive:
+    def recv(self, peer: int, into: NDArray[Any]) -> Operation | Done:
         """Receives exactly ``into.nbytes`` bytes straight into ``into`` (contiguous)."""
+        if self.call.stamps is not None and self._fetch_near(peer, into, None, False, False):
+            return DONE
         world = self.ranks[peer]
         view = flat_bytes(into) if into.nbytes else None
         return self._post(Receive(self.call, world, self._step(world), into.nbytes, view))
 
-    def recv_fold(self, peer: int, into: NDArray[Any], op: Op, *, left: bool = False) -> Receive:
+    def recv_fold(self, peer: int, into: NDArray[Any], op: Op, *, left: bool = False) -> Operation | Done:
         """Receives and reduces in one pass: ``into = op(into, incoming)``, or ``op(incoming, into)`` with ``left``."""
+        if self.call.stamps is not None and op.splittable and self._fetch_near(peer, into, op, left, False):
+            return DONE
         world = self.ranks[peer]
         return self._post(FoldReceive(self.call, world, self._step(world), into, op, left))
 
@@ -192,21 +233,98 @@ class Channel:
         self, to: int, data: Any, source: int, into: NDArray[Any], op: Op | None = None, *, left: bool = False
     ) -> Awaitable[None]:
         """Sends and receives at the same time, so that no ring can deadlock; with ``op`` it reduces into ``into``."""
+        if self.call.stamps is not None and op is None and self._post_near(to, data):
+            if self._fetch_near(source, into, None, False):
+                return DONE
+            return self.recv(source, into)
         receive = self.recv(source, into) if op is None else self.recv_fold(source, into, op, left=left)
         sending = self._send(to, data)
         return receive if sending is None else _All(receive, sending)
 
     def combine(self, peer: int, x: NDArray[Any], op: Op) -> Awaitable[None]:
-        """Both ranks send ``x`` and fold what comes into it, the lower rank's as the left operand: equal bits on both."""
+        """Both send ``x`` and fold what comes into it, the lower rank's as the left operand: equal bits on both."""
+        left = peer < self.rank
+        if self.call.stamps is not None and op.splittable and self._post_near(peer, x):
+            if self._fetch_near(peer, x, op, left):
+                return DONE
+            return self.recv_fold(peer, x, op, left=left)
         theirs = self.scratch(x)
         both = self.exchange(peer, x, peer, theirs)
-        return self._combined(both, *((theirs, x) if peer < self.rank else (x, theirs)), x, op)
+        return self._combined(both, *((theirs, x) if left else (x, theirs)), x, op)
 
     async def _combined(
         self, both: Awaitable[None], left: NDArray[Any], right: NDArray[Any], out: NDArray[Any], op: Op
     ) -> None:
         await both
         op.fold(left, right, out)
+
+    # -- the quick way through shared memory
+
+    def _stamp(self, step: int, data: NDArray[Any]) -> Stamp | None:
+        """What such frames have in common; None where they are none for the quick way."""
+        call = self.call
+        stamps, memory = call.stamps, call.endpoint.memory
+        stamp = None
+        if stamps is not None and memory is not None and step < _STEPS_MAX:
+            meta = call.greeting if step == 0 else b""
+            stamp = memory.stamp(frame.DATA, call.scope.id, step, meta, data.dtype, data.size)
+            if stamp is not None:
+                stamp.price = cost(meta, data.nbytes)
+            stamps[step, data.nbytes] = stamp
+        return stamp
+
+    def _post_near(self, peer: int, data: NDArray[Any]) -> bool:
+        """Sends ``data`` at once into the memory of a rank that shares it; False if that cannot be."""
+        call = self.call
+        endpoint = call.endpoint
+        world = self.ranks[peer]
+        link = endpoint.near[world]
+        if link is None or not link.ready or call.error is not None or call.stamps is None:
+            return False
+        step = call.sent.get(world, 0)
+        key = (step, data.nbytes)
+        stamp = call.stamps.get(key, _UNKNOWN)
+        if stamp is _UNKNOWN:
+            stamp = self._stamp(step, data)
+        if stamp is None or stamp.dtype is not data.dtype or not endpoint.inbox.count(world, stamp.price):
+            return False
+        if not link.outlane.post(stamp, call.number, data):
+            endpoint.inbox.credited(world, stamp.price)
+            return False
+        call.sent[world] = step + 1
+        return True
+
+    def _fetch_near(self, peer: int, into: NDArray[Any], op: Op | None, left: bool, wait: bool = True) -> bool:
+        """Receives into (or folds into) ``into`` what lies in the memory of a rank that shares it, if it comes within
+        the time that one may look."""
+        call = self.call
+        endpoint = call.endpoint
+        world = self.ranks[peer]
+        link = endpoint.near[world]
+        if link is None or not link.ready or call.error is not None or call.stamps is None:
+            return False
+        step = call.received.get(world, 0)
+        stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)
+        if stamp is _UNKNOWN:
+            stamp = self._stamp(step, into)
+        if stamp is None or stamp.dtype is not into.dtype:
+            return False
+        inlane = link.inlane
+        theirs = inlane.fetch(stamp, call.number, wait)
+        if theirs is None:
+            return False
+        call.received[world] = step + 1
+        if op is None:
+            if stamp.nbytes:
+                into[...] = theirs
+        elif left:
+            op.fold(theirs, into, into)
+        else:
+            op.fold(into, theirs, into)
+        inlane.took()
+        call.scope.seen[world] = call.number
+        endpoint.inbox.consumed(world, stamp.price)
+        return True
 
     def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends the same to every other member."""
@@ -222,7 +340,7 @@ class Channel:
 
     @property
     def islands(self) -> tuple[tuple[int, ...], ...]:
-        """The members by island (those that share memory, else those of one host), in the order of their first ranks."""
+        """The members by island (those that share memory, else those of one host), by their first ranks."""
         members = self.call.endpoint.members
         found: dict[str, list[int]] = {}
         for rank, world in enumerate(self.ranks):

@@ -144,6 +144,11 @@ class Endpoint:
         self.inquest: Callable[[int, str], None] | None = None
         """Who finds out whether a rank that was not reached has left or died, and tells ``failure.died``."""
         transport.attach(self)
+        self.near: list[ShmLink | None] = [None] * self.size
+        """The links through shared memory, by world rank."""
+        if self.memory is not None:
+            for each in self.memory.made.values():
+                self.near[each.peer] = each
         self._look_in_turns()
 
     def __repr__(self) -> str:
@@ -292,6 +297,7 @@ class Endpoint:
             if call.error is not None:  # it failed while nobody waited for this
                 operation.finish(call.error)
                 return
+            operation.deadline = call.deadline
         self.parked.add(operation)
         self._parked_at[operation] = self.loop.time()
         if operation.deadline < self._sweep_at:

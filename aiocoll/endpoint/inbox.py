@@ -120,6 +120,14 @@ class Inbox:
         link.submit(offer, group, call, step, _SIZE.pack(len(data)) + meta, None)
         return operation
 
+    def count(self, peer: int, price: int) -> bool:
+        """Counts what is about to be sent at once; False if the bound has no room for it."""
+        unreceived = self._unreceived[peer] + price
+        if unreceived > self._bound:
+            return False
+        self._unreceived[peer] = unreceived
+        return True
+
     def retract(self, operation: Outgoing) -> None:
         """A send is not wanted any more: what has not begun is not sent, what has goes on from a copy, since its
         receiver may be through before it hears that anything is wrong."""
@@ -249,7 +257,7 @@ class Inbox:
             if not meta.startswith(call.greeting):
                 self.endpoint.failure.differ(call.scope, call.number, call.description, receive.peer, meta)
                 return False
-            call.scope.seen[receive.peer] = call.label
+            call.scope.seen[receive.peer] = call.number
             meta = meta[len(call.greeting) :]
         return receive.begin(meta, length)
 
@@ -270,9 +278,10 @@ class Inbox:
             return True
         if call in scope.failed:
             return True
-        if call in scope.over:
+        over = scope.over.get(call)
+        if over is not None:
             if step == 0:
-                self.endpoint.failure.differ(scope, call, scope.over[call], peer, meta)
+                self.endpoint.failure.differ(scope, call, over, peer, meta)
             return True
         under_way = scope.calls.get(call)
         if under_way is None or step or meta.startswith(under_way.greeting):

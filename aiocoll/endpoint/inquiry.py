@@ -77,7 +77,7 @@ class Inquiry:
         member = self.failure.endpoint.members[world]
         answer = self.answers.get(world)
         if answer is None:
-            seen = f"it does not answer; last seen in {self.scope.seen.get(world, 'no call yet')}"
+            seen = f"it does not answer; last seen in {self.scope.last_seen(world)}"
         elif not answer:
             seen = self.failure.absent.get(world, "it is gone")
         else:

@@ -6,6 +6,7 @@ The rule: an operation that was detached (its call failed) never touches the cal
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -123,7 +124,7 @@ class Sending(Outgoing):
     call: Call
 
     def __init__(self, call: Call, peer: int) -> None:
-        super().__init__(call.endpoint, peer, call.deadline)
+        super().__init__(call.endpoint, peer, math.inf)  # its call's, from the moment it has to wait
         self.call = call
 
     def describe(self) -> str:
@@ -155,7 +156,7 @@ class Receive(Operation):
     call: Call
 
     def __init__(self, call: Call, peer: int, step: int, nbytes: int, view: memoryview | None) -> None:
-        super().__init__(call.endpoint, peer, call.deadline)
+        super().__init__(call.endpoint, peer, math.inf)  # its call's, from the moment it has to wait
         self.call, self.nbytes, self._view = call, nbytes, view
         self.key = (peer, call.scope.id, call.number, step)
         self._position = 0
@@ -183,6 +184,10 @@ class Receive(Operation):
 
     def advance(self, nbytes: int) -> None:
         self._position += nbytes
+
+    def absorb(self, piece: NDArray[np.uint8]) -> bool:
+        """Takes the next piece straight out of the transport's memory; False: it is to be poured as any other."""
+        return False
 
     def complete(self) -> None:
         self._view = None
@@ -232,21 +237,16 @@ class FoldReceive(Receive):
         self._have = self._folded = 0
         self._limit = 0
 
-    def begin(self, meta: bytes, length: int) -> bool:
-        if not super().begin(meta, length):
-            return False
-        if length:
-            size = length if not self._op.splittable else min(length, self.endpoint.settings.segment_bytes)
+    def window(self) -> memoryview:
+        if self.drain or self.done:
+            return DRAIN
+        if self._view is None:
+            size = self.nbytes if not self._op.splittable else min(self.nbytes, self.endpoint.settings.segment_bytes)
             # Whole items only, so that every full segment can be folded.
             size = max(size // self._into.itemsize, 1) * self._into.itemsize
             self._segment = self.endpoint.segments.get(size)
             self._limit = size
             self._view = flat_bytes(self._segment)
-        return True
-
-    def window(self) -> memoryview:
-        if self.drain or self._view is None:
-            return DRAIN
         return self._view[self._have : self._limit]
 
     def advance(self, nbytes: int) -> None:
@@ -255,20 +255,29 @@ class FoldReceive(Receive):
             return
         itemsize = self._into.itemsize
         if self._have == self._limit or self._folded * itemsize + self._have == self.nbytes:
-            count = self._have // itemsize
-            mine = self._into[self._folded : self._folded + count]
-            theirs = self._segment[: self._have].view(self._into.dtype)
-            try:
-                if self._left:
-                    self._op.fold(theirs, mine, mine)
-                else:
-                    self._op.fold(mine, theirs, mine)
-            except Exception as error:  # a user's function failed, in the middle of somebody else's callback
-                self.call.endpoint.failure.refuse(self.call, error)
-                self.detach()
-                return
-            self._folded += count
+            self._fold(self._segment[: self._have])
             self._have = 0
+
+    def absorb(self, piece: NDArray[np.uint8]) -> bool:
+        whole = self._op.splittable or len(piece) == self.nbytes
+        if self.drain or self._have or not whole or len(piece) % self._into.itemsize:
+            return False
+        self._fold(piece)
+        return True
+
+    def _fold(self, incoming: NDArray[np.uint8]) -> None:
+        theirs = incoming.view(self._into.dtype)
+        mine = self._into[self._folded : self._folded + len(theirs)]
+        try:
+            if self._left:
+                self._op.fold(theirs, mine, mine)
+            else:
+                self._op.fold(mine, theirs, mine)
+        except Exception as error:  # a user's function failed, in the middle of somebody else's callback
+            self.call.endpoint.failure.refuse(self.call, error)
+            self.detach()
+            return
+        self._folded += len(theirs)
 
     def complete(self) -> None:
         segment, self._segment, self._view = self._segment, None, None

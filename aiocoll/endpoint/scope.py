@@ -5,7 +5,7 @@ The rule: everything here is bounded, so that a long run stays flat.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..errors import AiocollError
 
@@ -15,6 +15,48 @@ if TYPE_CHECKING:
     from .mailbox import Mailbox
 
 _REMEMBERED_MAX: Final = 1024
+NAMED: Final = 1 << 63
+"""Calls that are matched by name have numbers from here on, in no order."""
+
+
+class Labelled(Protocol):
+    """What has a name for messages."""
+
+    @property
+    def label(self) -> str: ...
+
+
+class Over:
+    """The last calls that are over, with their descriptions: a ring for those that are numbered in order."""
+
+    __slots__ = ("_named", "_numbers", "_texts")
+
+    def __init__(self) -> None:
+        self._numbers: list[int | None] = [None] * _REMEMBERED_MAX
+        self._texts = [""] * _REMEMBERED_MAX
+        self._named: dict[int, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Over: {len(self._named)} named ones beside the last numbered>"
+
+    def put(self, number: int, description: str) -> None:
+        """Call ``number`` is over."""
+        if number < NAMED:
+            place = number & (_REMEMBERED_MAX - 1)
+            self._numbers[place], self._texts[place] = number, description
+        else:
+            self._named[number] = description
+            bound(self._named, _REMEMBERED_MAX)
+
+    def get(self, number: int) -> str | None:
+        """What call ``number`` was; None if it is not over, or too long ago."""
+        if number >= NAMED:
+            return self._named.get(number)
+        place = number & (_REMEMBERED_MAX - 1)
+        return self._texts[place] if self._numbers[place] == number else None
+
+    def __contains__(self, number: int) -> bool:
+        return self.get(number) is not None
 
 
 class Scope:
@@ -26,7 +68,7 @@ class Scope:
         self.rank = self.index[endpoint.rank]
         self.size = len(ranks)
         self.calls: dict[int, Call] = {}
-        self.over: dict[int, str] = {}
+        self.over = Over()
         """Calls that ended here, and as what: late frames of a failed call are dropped, others are a mismatch."""
         self.failed: dict[int, None] = {}
         self.refused: dict[int, BaseException] = {}
@@ -34,7 +76,8 @@ class Scope:
         """News of the latest refusals by others, which goes before news that the group is broken."""
         self.named: dict[str, int] = {}
         self.next_call = 0
-        self.last = "no call yet"
+        self.made: Labelled | None = None
+        """The call that was made last."""
         self.broken: AiocollError | None = None
         self.broken_call = -1
         """The number of the call whose failure broke the group, if it was a call's: there it is raised in its class."""
@@ -43,13 +86,29 @@ class Scope:
         self.closed = False
         self.told: set[int] = set()
         """World ranks that know that this group is broken."""
-        self.seen: dict[int, str] = {}
-        """The last call of this group in which each other member (world rank) was heard."""
+        self.seen: dict[int, int] = {}
+        """The number of the last call of this group in which each other member (world rank) was heard."""
         self.mailbox: Mailbox = endpoint.inbox.mailbox_of(id)
         self.mailbox.scope = self
 
     def __repr__(self) -> str:
         return f"<Scope {self.label!r} rank {self.rank} of {self.size}, {len(self.calls)} calls under way>"
+
+    @property
+    def last(self) -> str:
+        """The call that was made last, in words."""
+        return "no call yet" if self.made is None else self.made.label
+
+    def last_seen(self, world: int) -> str:
+        """The last call in which a member was heard, in words."""
+        number = self.seen.get(world)
+        if number is None:
+            return "no call yet"
+        under_way = self.calls.get(number)
+        if under_way is not None:
+            return under_way.label
+        what = (self.over.get(number) or "a call").partition(" ")[0]
+        return f"{what} (call {number})" if number < NAMED else f"{what} (called by name)"
 
     def others(self) -> list[int]:
         """World ranks of the other members, in group order."""
@@ -58,11 +117,10 @@ class Scope:
     def retire(self, number: int, description: str, *, failed: bool) -> None:
         """A call is over here."""
         self.calls.pop(number, None)
-        self.over[number] = description
+        self.over.put(number, description)
         if failed:
             self.failed[number] = None
-        bound(self.over, _REMEMBERED_MAX)
-        bound(self.failed, _REMEMBERED_MAX)
+            bound(self.failed, _REMEMBERED_MAX)
 
     def refuse(self, number: int, error: BaseException) -> None:
         """A peer refused a call that this rank has not made yet."""

@@ -22,17 +22,19 @@ from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
 from ..endpoint.channel import Call
 from ..endpoint.news import renewed
+from ..endpoint.scope import NAMED
 from ..errors import AiocollError, GroupBrokenError, NotInitializedError, SerializationError, UsageError
 from ..ops import Op
 from ..tuning import choose
+from .ready import READY_MAX, Forks, Ready
 
+_get_running_loop = asyncio._get_running_loop
 T = TypeVar("T")
 P = ParamSpec("P")
-_NAMED: Final = 1 << 63
 _PLANS_MAX: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Turn:
     """The place of one call among the calls of its group."""
 
@@ -101,6 +103,8 @@ class Calls:
     _pid: int
     _counts: dict[str, int]
     _plans: dict[Any, Any]
+    _kinds: dict[Any, Ready]
+    _forks: int
     _machines: int
     _shared: bool
     timeout: float
@@ -152,15 +156,15 @@ class Calls:
         if name is None or not isinstance(name, str):
             number = count = scope.next_call
             scope.next_call = count + 1
-            scope.last = label = f"{collective} (call {count})"
-            if name is None:
-                return Turn(collective, number, label)
-            text = f"{collective} on rank {scope.rank}: name={name!r} must be a str or None"
-            return Turn(collective, number, label, UsageError(text))
+            scope.made = turn = Turn(collective, number, f"{collective} (call {count})")
+            if name is not None:
+                turn.error = UsageError(f"{collective} on rank {scope.rank}: name={name!r} must be a str or None")
+            return turn
         count = scope.named.get(name, 0)
         scope.named[name] = count + 1
-        scope.last = label = f"{collective} (call {count} named {name!r})"
-        return Turn(collective, _NAMED | identifier("call", name, count), label)
+        label = f"{collective} (call {count} named {name!r})"
+        scope.made = turn = Turn(collective, NAMED | identifier("call", name, count), label)
+        return turn
 
     def _made(
         self,
@@ -234,20 +238,24 @@ class Calls:
         body: Callable[[Channel], Awaitable[T]],
         then: Callable[[T], Any] | None,
     ) -> Any:
-        """Runs one call: begin, algorithm, end."""
+        """Runs one call, and gives what ``then`` makes of its result."""
+        call = Call(self._scope, turn.number, turn.label, description, seconds)
+        result = await self._live(call, body, call.channel())
+        return result if then is None else then(result)
+
+    async def _live(self, call: Call, run: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """One call from its first step to its end."""
         scope, endpoint = self._scope, self._endpoint
-        self._usable(turn.collective)
-        refused = scope.refused.pop(turn.number, None)
-        if refused is not None:
-            self._forget(turn.number, description)
-            raise refused
-        call = Call(scope, turn.number, turn.label, description, seconds)
-        scope.calls[turn.number] = call
-        watched = observe.active
-        if watched:
-            observe.emit("call", group=self.name, rank=scope.rank, call=call.label, description=description)
+        if (
+            scope.broken is not None or scope.refused or scope.closed or endpoint.closed
+            or Forks.count != self._forks or _get_running_loop() not in (None, endpoint.loop)
+        ):  # fmt: skip
+            self._may_begin(call)
+        scope.calls[call.number] = call
+        if observe.active:
+            observe.emit("call", group=self.name, rank=scope.rank, call=call.label, description=call.description)
         try:
-            result = await body(call.channel())
+            result = await run(*arguments)
             if endpoint.inbox.arrived:
                 endpoint.inbox.leftovers(call)
             if call.error is not None:  # the group broke while the last step was on its way to the algorithm
@@ -262,10 +270,48 @@ class Calls:
             raise
         finally:
             call.over()
-            if watched:
+            if observe.active:
                 ended = repr(call.error) if call.error is not None else None
                 observe.emit("called", group=self.name, rank=scope.rank, call=call.label, error=ended)
-        return result if then is None else then(result)
+        return result
+
+    def _may_begin(self, call: Call) -> None:
+        """Raises where a call that was made cannot begin."""
+        self._usable(call.label.partition(" ")[0])
+        refused = self._scope.refused.pop(call.number, None)
+        if refused is not None:
+            self._forget(call.number, call.description)
+            raise refused
+
+    # -- calls that come again
+
+    def _ready(self, key: Any) -> Ready | None:
+        """What calls of this kind need, if there were such calls and nobody has to watch this one."""
+        return None if observe.active else self._kinds.get(key)
+
+    def _keep_ready(
+        self, key: Any, collective: str, description: str, run: Callable[..., Coroutine[Any, Any, Any]]
+    ) -> None:
+        """Calls of this kind come again."""
+        if len(self._kinds) >= READY_MAX:
+            for ready in self._kinds.values():
+                self._counts[ready.collective] = self._counts.get(ready.collective, 0) + ready.made
+            self._kinds.clear()
+        self._kinds[key] = Ready(self._scope, collective, description, run)
+
+    async def _again(self, ready: Ready, channel: Channel, result: Any, *arguments: Any) -> Any:
+        """One more call of a kind; gives ``result``."""
+        call = channel.call
+        got = await self._live(call, ready.run, channel, *arguments)
+        if call.reset():
+            ready.spare = channel
+        return got if result is None else result
+
+    def _posted_again(self, channel: Channel, running: Coroutine[Any, Any, T]) -> Posted[T]:
+        """A ready call for those who may drop it."""
+        call = channel.call
+        turn = Turn(call.label.partition(" ")[0], call.number, call.label)
+        return Posted(running, lambda how: self._taken_back(turn, call.description, how), turn.collective)
 
     def _chosen(
         self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None, named: str = "",

@@ -22,6 +22,7 @@ from ..errors import UsageError
 from ..wire.codec import pack_control, unpack_control
 from .calls import Posted, identifier, when_awaited
 from .messages import Messages
+from .ready import Forks
 from .reductions import Reductions
 
 _LEAVING_SECONDS: Final = 5.0
@@ -57,7 +58,8 @@ class Group(Reductions, Messages):
     ) -> None:
         self._endpoint, self._scope, self._settings = endpoint, scope, settings
         self._shut, self._pid = shut, os.getpid()
-        self._counts, self._plans = {}, {}
+        self._counts, self._plans, self._kinds = {}, {}, {}
+        self._forks = Forks.count
         self._subgroups: dict[Any, int] = {} if subgroups is None else subgroups
         self.timeout = timeout
         self.name = scope.label
@@ -171,7 +173,10 @@ class Group(Reductions, Messages):
             descriptors = len(os.listdir("/proc/self/fd")) - 1
         except OSError:
             descriptors = -1
-        return {"calls": dict(self._counts), **self._endpoint.statistics(), "descriptors": descriptors}
+        calls = dict(self._counts)
+        for ready in self._kinds.values():
+            calls[ready.collective] = calls.get(ready.collective, 0) + ready.made
+        return {"calls": calls, **self._endpoint.statistics(), "descriptors": descriptors}
 
     # -- the end
 

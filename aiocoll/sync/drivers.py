@@ -16,6 +16,7 @@ import os
 import threading
 import weakref
 from asyncio.events import _get_running_loop, _set_running_loop  # made for those who run loops; we do
+from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,30 @@ class Driver:
             self._left = monotonic()
             self._turn.release()
         return outcome(task, loop, handed_over) if handed_over is not None else task.result()
+
+    def run_again(self, make: Callable[..., tuple[Any, Coroutine[Any, Any, T]] | None], *arguments: Any) -> Any:
+        """The same for calls that were made before with arguments alike: ``make`` gives a coroutine, second in a pair,
+        or None where this is none. NotImplemented where the usual way is to be gone."""
+        if not self._inline or _get_running_loop() is not None or not self._turn.acquire(False):
+            return NotImplemented
+        try:
+            if monotonic() - self._left > _AWAY_SECONDS:
+                self._catch_up()
+                self._left = monotonic()
+            made = make(*arguments)
+            if made is None:
+                return NotImplemented
+            coroutine = made[1]
+            try:
+                parked_on = coroutine.send(None)
+            except StopIteration as stop:
+                return stop.value
+            task = self.loop.create_task(Continued(coroutine, parked_on))
+            handed_over = self._turn_the_loop(task)
+            self._left = monotonic()
+        finally:
+            self._turn.release()
+        return outcome(task, self.loop, handed_over) if handed_over is not None else task.result()
 
     def run_as_task(self, make: Make[T]) -> T:
         """The same for a coroutine that must find itself in a Task from its first line on (asyncio.timeout)."""

@@ -126,6 +126,10 @@ class SyncGroup:
         """Blocks for ``make(group)``, an async call on the group behind this one; it is made in the loop's thread."""
         return self._driver.run(lambda: make(self._group))
 
+    def run_again(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Blocks for an async call that was made before with arguments alike; NotImplemented if there was none."""
+        return self._driver.run_again(make, *arguments)
+
     def begin(self, make: Callable[[Group], Awaitable[T]], what: str) -> Work[T]:
         """Starts ``make(group)`` and returns its Work; ``what`` is what messages call it."""
         return self._driver.begin(lambda: make(self._group), f"{what} of group {self.name!r}")
@@ -155,6 +159,10 @@ class SyncGroup:
         self, x: Any, op: Op | str = SUM, out: Any = None, *, timeout: float | None = None, name: str | None = None
     ) -> Any:
         """The reduction, bit-identical on all ranks."""
+        if timeout is None and name is None:
+            result = self._driver.run_again(self._group.all_reduce_again, x, op, out)
+            if result is not NotImplemented:
+                return result
         return self._driver.run(lambda: self._group.all_reduce(x, op, out, timeout=timeout, name=name))
 
     def gather(self, x: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None) -> Any:
@@ -198,6 +206,8 @@ class SyncGroup:
 
     def barrier(self, *, timeout: float | None = None, name: str | None = None) -> None:
         """Returns when every rank has come here."""
+        if timeout is None and name is None and self._driver.run_again(self._group.barrier_again) is not NotImplemented:
+            return
         self._driver.run(lambda: self._group.barrier(timeout=timeout, name=name))
 
     # ------------------------------------------------------------------------------------------ objects

@@ -6,6 +6,7 @@ file loads everywhere, also where there can be no shared memory.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import os
@@ -24,6 +25,8 @@ _CONNECT_AGAIN_SECONDS: Final = 0.005
 _FILES: Final = 2
 """Descriptors that each side passes: its memory and its bell."""
 _DATA_BYTES: Final = 4096
+_ANCILLARY_BYTES: Final = _FILES * array.array("i").itemsize + 16
+"""What carries so many descriptors: CMSG_LEN, for which not every system has the function."""
 _NAMESPACE: Final = "/proc/self/ns/net"
 _TOTAL_STORE_ORDER: Final = ("x86_64", "AMD64")
 """Where the processor itself keeps "data, then flag" in order: Python has no fences."""
@@ -125,13 +128,17 @@ class Line:
     async def _receive(self) -> bytes:
         while True:
             try:
-                data, files, flags, _ = socket.recv_fds(
-                    self.connection, _DATA_BYTES, _FILES, socket.MSG_CMSG_CLOEXEC
-                )
+                data, ancillary, flags, _ = self.connection.recvmsg(
+                    _DATA_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+                )  # not socket.recv_fds, which forgets the flags
             except BlockingIOError:
                 await readable(self._loop, self.connection)
                 continue
-            self._files += files
+            for level, kind, packed in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    files = array.array("i")
+                    files.frombytes(packed[: len(packed) - len(packed) % files.itemsize])
+                    self._files += files
             if not data:
                 raise WireError("the other side closed the connection")
             if flags & socket.MSG_CTRUNC:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from ...errors import WireError
 from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
-from .outlane import ARENA, CELL, LONG_META, MORE, PIECE_MASK, REVOKED
+from .outlane import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES
-from .stamp import Stamp
+from .stamp import CELL, Stamp
 
 if TYPE_CHECKING:
     from .meeting import Peer
@@ -65,17 +65,24 @@ class Inlane:
         taken = self.taken
         return self._words[self._where[taken & self._mask]] == taken + 1 or self._arena is not None
 
-    def wait(self, seconds: float) -> bool:
-        """Looks for so long at most whether there is anything to take."""
+    def wait(self) -> bool:
+        """Looks, for as long as one may, whether there is anything to take."""
+        port = self._port
+        seconds = port.may_look()
+        if seconds <= 0.0:
+            return False
+        port.wake()
         if self.glance():
             return True
-        until = perf_counter() + seconds
-        while True:
+        began = perf_counter()
+        now = began
+        while now - began < seconds:
             os.sched_yield()
             if self.glance():
-                return True
-            if perf_counter() >= until:
-                return False
+                break
+            now = perf_counter()
+        port.looked(now - began)
+        return self.news()
 
     def glance(self) -> bool:
         """Looks some times whether there is anything to take."""
@@ -88,12 +95,12 @@ class Inlane:
 
     # -- one frame in one slot: the quick way
 
-    def fetch(self, stamp: Stamp, call: int, seconds: float) -> NDArray[Any] | None:
-        """The payload of the next frame, where it lies, if it is the one meant, and here within ``seconds``. Whoever
-        gets it calls ``took`` when it is through with it."""
+    def fetch(self, stamp: Stamp, call: int, wait: bool) -> NDArray[Any] | None:
+        """The payload of the next frame, where it lies, if it is the one meant and here, or comes while one may look.
+        Whoever gets it calls ``took`` when it is through with it."""
         taken = self.taken
         words, word = self._words, self._where[taken & self._mask]
-        if words[word] != taken + 1 and not (seconds and self.wait(seconds)):
+        if words[word] != taken + 1 and not (wait and self.wait()):
             return None
         if words[word + 2] != stamp.sign or words[word + 1] != call:
             return None

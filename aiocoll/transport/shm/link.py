@@ -67,8 +67,10 @@ class ShmLink:
     def progress(self) -> bool:
         if not self.ready:
             return False
-        outlane = self.outlane
-        moved = outlane.flush(self._port.turn_bytes) if outlane.waits else False
+        outlane, port = self.outlane, self._port
+        moved = outlane.flush(port.turn_bytes) if outlane.waits else False
+        if moved and port.hungry:
+            port.feed()
         return self._take() or moved
 
     def _take(self) -> bool:
@@ -100,7 +102,7 @@ class ShmLink:
 
     def drained(self) -> bool:
         """True once everything submitted lies where the peer finds it, whether or not this process lives on."""
-        return self.ended or not self.outlane.waits
+        return self.ended or self.outlane.drained
 
     def end(self, reason: str) -> None:
         """The peer is gone; tells the owner why."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base import Sent
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, Segment
-from .stamp import HEAD, Stamp, kind_word
+from .stamp import CELL, HEAD, Stamp, kind_word
 
 if TYPE_CHECKING:
     from .meeting import Peer
@@ -30,8 +30,6 @@ MORE: Final = 0
 LONG_META: Final = 255
 """The kind of a slot that brings the meta of the frame after it, which is too long for a slot."""
 
-INLINE: Final = 0
-CELL: Final = 1 << 56
 ARENA: Final = 2 << 56
 PIECE_MASK: Final = (1 << 56) - 1
 OFFSET_BITS: Final = 44
@@ -63,7 +61,7 @@ class Outlane:
     """My lane to one peer."""
 
     __slots__ = (
-        "_bell", "_flying", "_laid", "_mask", "_port", "_slots", "_taken_word", "_theirs", "_waits_word", "_words",
+        "_bell", "_flying", "_laid", "_lent", "_mask", "_port", "_slots", "_taken_word", "_theirs", "_waits_word", "_words",
         "bytes", "bytes_sent", "limit", "memory", "posted", "queue", "segment", "waits",
     )  # fmt: skip
 
@@ -82,6 +80,8 @@ class Outlane:
         self.queue: deque[Frame] = deque()
         self._flying: deque[tuple[int, int, Frame | None]] = deque()
         """(number of the slot + 1, cell or -1, frame whose memory is read) of what the peer has not taken yet."""
+        self._lent = 0
+        """Frames under way whose memory the peer reads in place."""
         self.waits = False
         self.bytes_sent = 0
 
@@ -116,6 +116,8 @@ class Outlane:
             words[word + 7] = cell
             self.segment.readers[cell] = 1
             self._flying.append((posted + 1, cell, None))
+            if self._port.hungry:
+                self.ask()
         words[word + 1] = call
         self.posted = words[word] = posted + 1
         self.bytes_sent += nbytes
@@ -139,6 +141,8 @@ class Outlane:
         words[word + 7] = cell
         self.segment.readers[cell] += 1
         self._flying.append((posted + 1, cell, None))
+        if self._port.hungry:
+            self.ask()
         words[word + 1] = call
         self.posted = words[word] = posted + 1
         self.bytes_sent += stamp.nbytes
@@ -254,7 +258,11 @@ class Outlane:
             self.segment.readers[cell] = 1
         if cell >= 0 or kept is not None:
             self._flying.append((posted + 1, cell, kept))
-            frame.lent = kept is not None
+            if self._port.hungry:
+                self.ask()
+            if kept is not None:
+                frame.lent = True
+                self._lent += 1
         if kind != MORE and kind != LONG_META:
             frame.begun = True
         self.posted = words[word] = posted + 1
@@ -283,6 +291,7 @@ class Outlane:
             if cell >= 0:
                 self.segment.release(cell)
             elif frame is not None:
+                self._lent -= 1
                 frame.payload = None
                 if frame.sent is not None:
                     frame.sent.finish()
@@ -303,11 +312,32 @@ class Outlane:
         return self.waits and self._theirs[self._taken_word] + self._mask + 1 > self.limit
 
     def _ask_to_be_woken(self) -> None:
-        """Says whether I wait until the peer takes something."""
-        wants = bool(self.queue) or any(kept is not None for _, _, kept in self._flying)
-        if wants != self.waits:
-            self.waits = wants
-            self._words[self._waits_word] = int(wants)
+        """Says whether this rank waits until the peer takes something: for the sake of what is queued here, of memory
+        that is read in place, or of cells that another lane needs."""
+        hungry = self._port.hungry
+        if self.queue:
+            if self not in hungry:
+                hungry.add(self)
+                self._port.ask_all()
+        else:
+            hungry.discard(self)
+        self.ask()
+
+    def ask(self) -> None:
+        """Writes down whether this rank waits for the peer to take something."""
+        waits = bool(self.queue) or bool(self._flying) and (self._lent > 0 or bool(self._port.hungry))
+        if waits != self.waits:
+            self.waits = waits
+            self._words[self._waits_word] = int(waits)
+            if waits:
+                self._port.fence()
+                if self.news():  # it has taken something just before it could know
+                    self._port.serve_soon()
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was sent lies where the peer finds it."""
+        return not self.queue and not self._lent
 
     def ring(self) -> None:
         """Wakes the peer."""
@@ -320,6 +350,8 @@ class Outlane:
         """The peer is gone: nothing will be taken any more."""
         queue, self.queue = self.queue, deque()
         flying, self._flying = self._flying, deque()
+        self._lent, self.waits = 0, False
+        self._port.hungry.discard(self)
         for _, cell, kept in flying:
             if cell >= 0:
                 self.segment.release(cell)

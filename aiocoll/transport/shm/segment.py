@@ -58,9 +58,9 @@ class Geometry:
 
     @classmethod
     def of(cls, settings: Settings, *, ranks: int) -> Geometry:
-        """That of ``ranks`` on one host: the more there are, the fewer cells has each."""
+        """That of ``ranks`` on one host: the more there are, the fewer cells has each. Slots are a power of two."""
         cells = max(4, min(settings.shm_cells, 4 * settings.shm_cells // max(ranks, 1)))
-        return cls(ranks, settings.shm_slots, cells, settings.shm_cell_bytes)
+        return cls(ranks, 1 << (settings.shm_slots.bit_length() - 1), cells, settings.shm_cell_bytes)
 
     @property
     def lanes_at(self) -> int:

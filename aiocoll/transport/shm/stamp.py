@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HEAD: Final = struct.Struct("=QQQQQ")
 """Words 2 to 6 of a slot: stamp, group, kind and step and length of meta, payload length, length of this piece."""
+CELL: Final = 1 << 56
+"""Beside the length of a piece: it lies in a cell."""
 _SIGNED: Final = struct.Struct("=QQQQ")
 
 
@@ -31,15 +33,18 @@ def kind_word(kind: int, step: int, meta_bytes: int) -> int:
 class Stamp:
     """What is constant in the frames of one step: ``sign`` is one word that stands for all of it."""
 
-    __slots__ = ("_cells", "_seen", "count", "dtype", "head", "inline", "meta", "nbytes", "sign")
+    __slots__ = ("_cells", "_seen", "count", "dtype", "head", "inline", "meta", "nbytes", "price", "sign")
 
     def __init__(self, kind: int, group: int, step: int, meta: bytes, dtype: np.dtype[Any], count: int) -> None:
         self.meta, self.dtype, self.count = meta, dtype, count
         self.nbytes = count * dtype.itemsize
+        self.price = 0
+        """What such a frame counts against the bound on unreceived bytes."""
         self.inline = self.nbytes <= INLINE_BYTES
         what = _SIGNED.pack(group, kind_word(kind, step, len(meta)), self.nbytes, 0)
         self.sign = int.from_bytes(hashlib.blake2b(what + meta, digest_size=8).digest(), "little") | 1
-        self.head = HEAD.pack(self.sign, group, kind_word(kind, step, len(meta)), self.nbytes, self.nbytes)
+        piece = self.nbytes if self.inline else self.nbytes | CELL
+        self.head = HEAD.pack(self.sign, group, kind_word(kind, step, len(meta)), self.nbytes, piece)
         self._cells: list[NDArray[Any]] | None = None
         self._seen: dict[Inlane, list[NDArray[Any]]] = {}
 

@@ -23,7 +23,7 @@ from ...errors import WireError
 from ..base import LOOP_TURN_BYTES, Link, Owner
 from .link import ShmLink
 from .meeting import Shared
-from .outlane import OFFSET_BITS, Frame
+from .outlane import OFFSET_BITS, Frame, Outlane
 from .segment import ASLEEP, Geometry
 from .stamp import Stamp
 
@@ -50,6 +50,8 @@ class ShmTransport:
         self.memory = self
         self._look_seconds, self._shares_loop, self._looked = 0.0, True, 0.0
         self._owner: Owner | None = None
+        self.hungry: set[Outlane] = set()
+        """Lanes with frames that wait for room."""
         self._serving = False
         self._belt: asyncio.TimerHandle | None = None
         lock = threading.Lock()
@@ -144,7 +146,12 @@ class ShmTransport:
             if link.news():
                 link.progress()
                 more = more or link.news()
-        if more and not self._serving:
+        if more:
+            self.serve_soon()
+
+    def serve_soon(self) -> None:
+        """Looks again in the loop's next turn."""
+        if not self._serving:
             self._serving = True
             self.loop.call_soon(self._serve_on)
 
@@ -171,6 +178,16 @@ class ShmTransport:
         self.segment.readers[cell] = 1
         stamp.cells(self.segment.array, self.geometry)[cell][...] = x
         return cell
+
+    def ask_all(self) -> None:
+        """Some lane waits for room: every peer that holds cells is to wake this rank when it takes something."""
+        for link in self._links:
+            link.outlane.ask()
+
+    def feed(self) -> None:
+        """There are free cells again: the lanes that wait get their turn."""
+        for lane in list(self.hungry):
+            lane.flush(self.turn_bytes)
 
     def settle_lanes(self) -> None:
         """Frees the cells that peers have read."""
