@@ -7,7 +7,7 @@ every rank. ``n`` is the bytes of ``x``.
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, all_gather, broadcast, owner, pace, reduce, reduce_scatter
+from aiocoll.algorithms import Part, algorithm, all_gather, broadcast, hosts, owner, pace, reduce, reduce_scatter
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -198,3 +198,47 @@ async def ordered(ch: Channel, x: Array, op: Op) -> None:
     """Reduce whole vectors to rank 0 in rank order, then broadcast: fewest folds and no scratch memory."""
     await reduce.ordered(ch, x, op, 0)
     await broadcast.binomial(ch, x, 0)
+
+
+@algorithm(
+    "all_reduce",
+    on="hosts",
+    blocked=True,
+    parts=(
+        Part("local", "reduce", "direct"),
+        Part("hosts", "all_reduce", "recursive_doubling"),
+        Part("local", "broadcast", "linear"),
+    ),
+)
+async def leaders(ch: Channel, x: Array, op: Op) -> None:
+    """Reduce within each host, swap among one rank of each, broadcast within: one crossing per host for few bytes."""
+    near = hosts.Near(ch, one_lane=True)
+    await reduce.direct(near.local, x, op, 0)
+    if near.speaks:
+        await recursive_doubling(near.across, x, op)
+    await broadcast.linear(near.local, x, 0)
+
+
+@algorithm(
+    "all_reduce",
+    splits=True,
+    on="hosts",
+    blocked=True,
+    parts=(
+        Part("local", "reduce_scatter", "direct"),
+        Part("hosts", "all_reduce", "circulant", shared=True),
+        Part("local", "all_gather", "full_mesh"),
+    ),
+)
+async def lanes(ch: Channel, x: Array, op: Op) -> None:
+    """Reduce-scatter within each host, all-reduce of each share among the hosts side by side, all-gather within."""
+    near = hosts.Near(ch)
+    for part in owner.blocks_of(len(x), max(hosts.SLICE_BYTES // x.itemsize, 1)):
+        block = x[part]
+        counts = near.lane_counts(len(block))
+        at = patterns.offsets(counts)
+        shares = [block[at[i] : at[i + 1]] for i in range(near.local.size)]
+        await reduce_scatter.direct(near.local, shares, op, shares[near.place])
+        if near.speaks:
+            await circulant(near.across, shares[near.place], op)
+        await all_gather.full_mesh(near.local, *all_gather.as_bytes(block, counts))

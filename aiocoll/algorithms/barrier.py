@@ -6,7 +6,7 @@ The rule: empty messages only. ``run(channel)``.
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm
+from aiocoll.algorithms import Part, algorithm, hosts
 from aiocoll.algorithms.channel import EMPTY, Channel, finish
 
 
@@ -22,3 +22,23 @@ async def full_mesh(ch: Channel) -> None:
     """Everybody tells everybody: one round of size - 1 messages."""
     peers = patterns.around(ch.rank, ch.size)
     await finish([*[ch.recv(peer, EMPTY) for peer in peers], ch.publish(EMPTY)])
+
+
+@algorithm(
+    "barrier",
+    on="hosts",
+    parts=(
+        Part("local", "gather", "linear"),
+        Part("hosts", "barrier", "dissemination"),
+        Part("local", "announce", "linear"),
+    ),
+)
+async def leaders(ch: Channel) -> None:
+    """Everybody tells one rank of its host, which tells its neighbours as soon as its like on all hosts have heard."""
+    near = hosts.Near(ch, one_lane=True)
+    if not near.speaks:
+        await finish([near.local.send(0, EMPTY), near.local.recv(0, EMPTY)])
+        return
+    await finish([near.local.recv(peer, EMPTY) for peer in range(1, near.local.size)])
+    await dissemination(near.across)
+    await near.local.publish(EMPTY)

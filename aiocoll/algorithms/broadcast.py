@@ -6,7 +6,7 @@ The rule: ``run(channel, buf, root)``; root only reads ``buf``. ``n`` is the byt
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, all_gather, pipeline
+from aiocoll.algorithms import Part, algorithm, all_gather, hosts, pace, pipeline
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.patterns import log2_ceil, log2_floor
 
@@ -61,3 +61,44 @@ async def chain(ch: Channel, buf: Array, root: int) -> None:
     receive = (lambda part: ch.recv(behind, part)) if place else None
     send = (lambda part: ch.send(ahead, part)) if place < ch.size - 1 else None
     await pipeline.chain(buf, pipeline.chain_parts(buf), receive, send)
+
+
+@algorithm(
+    "broadcast",
+    on="hosts",
+    parts=(Part("hosts", "broadcast", "binomial"), Part("local", "broadcast", "linear")),
+)
+async def leaders(ch: Channel, buf: Array, root: int) -> None:
+    """Down a binomial tree of one rank per host, root being its own, and from each to its neighbours."""
+    near = hosts.Near(ch, one_lane=True)
+    heads = [root if root in island else island[0] for island in near.islands]
+    head = heads[near.home]
+    if ch.rank == head:
+        await binomial(ch.narrow(heads), buf, heads.index(root))
+    await linear(near.local, buf, near.islands[near.home].index(head))
+
+
+@algorithm(
+    "broadcast",
+    on="hosts",
+    blocked=True,
+    parts=(
+        Part("local", "broadcast", "linear"),
+        Part("hosts", "broadcast", "binomial", shared=True),
+        Part("local", "all_gather", "full_mesh"),
+    ),
+)
+async def lanes(ch: Channel, buf: Array, root: int) -> None:
+    """Everything to root's neighbours, which send their shares to the other hosts side by side; all-gather there."""
+    near = hosts.Near(ch)
+    source = next(i for i, island in enumerate(near.islands) if root in island)
+    for part in pace.slices(buf):
+        block = buf[part]
+        counts = near.lane_counts(len(block))
+        at = patterns.offsets(counts)
+        if near.home == source:
+            await linear(near.local, block, near.islands[source].index(root))
+        if near.speaks:
+            await binomial(near.across, block[at[near.place] : at[near.place + 1]], source)
+        if near.home != source:
+            await all_gather.full_mesh(near.local, *all_gather.as_bytes(block, counts))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, owner, pace, pipeline, reduce
+from aiocoll.algorithms import Part, algorithm, hosts, owner, pace, pipeline, reduce
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -150,3 +152,70 @@ async def ordered(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> N
     at = patterns.offsets(counts)
     await finish([ch.send(peer, x[at[peer] : at[peer + 1]]) for peer in patterns.around(0, ch.size)])
     await pace.copy(ch, x[: at[1]], out)
+
+
+@algorithm(
+    "reduce_scatter",
+    splits=True,
+    on="hosts",
+    blocked=True,
+    parts=(
+        Part("local", "reduce", "direct"),
+        Part("hosts", "reduce_scatter", "pairwise"),
+        Part("local", "scatter", "linear"),
+    ),
+)
+async def leaders(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """One rank per host folds what its neighbours have, reduce-scatters with the others and hands out the blocks."""
+    await _over(ch, blocks, op, out, hosts.Near(ch, one_lane=True))
+
+
+@algorithm(
+    "reduce_scatter",
+    splits=True,
+    on="hosts",
+    blocked=True,
+    parts=(
+        Part("local", "reduce_scatter", "direct"),
+        Part("hosts", "reduce_scatter", "pairwise", shared=True),
+        Part("local", "scatter", "linear", shared=True),
+    ),
+)
+async def lanes(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """Reduce-scatter within each host to its lanes, and along each lane side by side."""
+    await _over(ch, blocks, op, out, hosts.Near(ch))
+
+
+async def _over(ch: Channel, blocks: Sequence[Array], op: Op, out: Array, near: hosts.Near) -> None:
+    def share(lane: int) -> tuple[list[int], list[int]]:
+        """The ranks that a lane serves, in the order of the islands, and the elements for each island."""
+        ranks = [near.carried(lane, island) for island in range(len(near.islands))]
+        return [rank for each in ranks for rank in each], [sum(len(blocks[rank]) for rank in each) for each in ranks]
+
+    dtype = blocks[0].dtype
+    joined = []
+    for lane in range(near.lanes):
+        ranks, counts = share(lane)
+        x = hosts.room(ch, sum(counts) * dtype.itemsize).view(dtype)
+        at = patterns.offsets([len(blocks[rank]) for rank in ranks])
+        for i, rank in enumerate(ranks):
+            await pace.copy(ch, blocks[rank], x[at[i] : at[i + 1]])
+        joined.append(x)
+    joined += [np.empty(0, dtype)] * (near.local.size - near.lanes)
+    await direct(near.local, joined, op, joined[near.place])
+    if not near.speaks:
+        await near.local.recv(near.place % near.lanes, out)
+        return
+    ends = patterns.offsets(share(near.place)[1])
+    parts = [joined[near.place][ends[i] : ends[i + 1]] for i in range(len(near.islands))]
+    mine = parts[near.home]
+    await pairwise(near.across, parts, op, mine)
+    start, sending = 0, []
+    for rank in near.carried(near.place, near.home):
+        result = mine[start : start + len(blocks[rank])]
+        start += len(result)
+        if rank == ch.rank:
+            await pace.copy(ch, result, out)
+        else:
+            sending.append(near.local.send(near.islands[near.home].index(rank), result))
+    await finish(sending)

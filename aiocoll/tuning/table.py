@@ -30,6 +30,8 @@ class Rule:
     size_max: int | None = None
     hosts_min: int = 1
     hosts_max: int | None = None
+    per_host_max: int | None = None
+    """Ranks on one host, on the average."""
     link: str | None = None
     """Only where this kind of link joins all ranks."""
 
@@ -40,6 +42,7 @@ class Rule:
             and self.bytes_min <= nbytes <= _open(self.bytes_max, nbytes)
             and self.size_min <= size <= _open(self.size_max, size)
             and self.hosts_min <= hosts <= _open(self.hosts_max, hosts)
+            and size <= hosts * _open(self.per_host_max, size)
         )
 
 

@@ -32,6 +32,12 @@ class Outcome:
     folded: list[int]
 
 
+def layout(size: int, seed: int) -> list[int]:
+    """Hosts of unequal sizes whose ranks lie anywhere; now and then one for all, or one for each."""
+    hosts = [1, 2, 3, size][seed // 2 % 4]
+    return np.random.default_rng(seed).integers(0, hosts, size).tolist()
+
+
 @dataclass
 class Log:
     """What one rank has done so far."""

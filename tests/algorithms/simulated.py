@@ -18,7 +18,7 @@ from aiocoll.sim import Simulation
 from aiocoll.wire.frame import HEADER_BYTES
 
 from .cases import Main
-from .fake import Outcome
+from .fake import Outcome, layout
 
 LATENCY = 1.0
 
@@ -50,7 +50,7 @@ class Took:
 
 def simulate(size: int, main: Main, seed: int) -> Outcome:
     """main(channel) on every rank of a simulated world where a message takes LATENCY and bytes take no time."""
-    simulation = Simulation(size, seed=seed, latency=LATENCY)
+    simulation = Simulation(size, seed=seed, latency=LATENCY, hosts=layout(size, seed))
 
     async def program(group: Group) -> Took:
         meters: list[Metered] = []

