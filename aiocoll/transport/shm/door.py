@@ -86,6 +86,7 @@ class Line:
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
         self._loop, self.connection = loop, connection
         self._files: list[int] = []
+        self._lost = ""
         connection.setblocking(False)
 
     def __repr__(self) -> str:
@@ -113,13 +114,17 @@ class Line:
                 raise
             if answer:
                 self.connection.send(answer)
+            if self._lost and not hello.done:  # what comes behind the proof is a member's
+                raise WireError(self._lost)
 
     async def swap(self, note: bytes, files: Sequence[int], came: bytes) -> tuple[bytes, list[int]]:
         """Passes a note and two descriptors, and gives the other side's, which are the caller's from now on; ``came``
         has come already."""
         socket.send_fds(self.connection, [note], files)
-        while len(came) < len(note):
+        while len(came) < len(note) and not self._lost:
             came += await self._receive()
+        if self._lost:
+            raise WireError(self._lost)
         if len(came) > len(note) or len(self._files) != _FILES:
             raise WireError(f"{len(came)} bytes and {len(self._files)} descriptors came")
         theirs, self._files = self._files, []
@@ -141,10 +146,8 @@ class Line:
                     self._files += files
             if not data:
                 raise WireError("the other side closed the connection")
-            if flags & socket.MSG_CTRUNC:
-                raise WireError("descriptors were lost: this process can have no more of them (see ulimit -n)")
-            if len(self._files) > _FILES:
-                raise WireError("more descriptors came than belong here")
+            if flags & socket.MSG_CTRUNC or len(self._files) > _FILES:
+                self._lost = "descriptors were lost: too many came, or this process can have no more (see ulimit -n)"
             return data
 
     def close(self) -> None:
