@@ -61,19 +61,24 @@ class Island:
         named = {f"memory/{ranks[0]}": ranks for ranks in islands(meeting.members)}
         mine = next((name for name, ranks in named.items() if meeting.rank in ranks), None)
         shared: Shared | None = None
-        async with contextlib.AsyncExitStack() as stack:
-            pairing = None
-            if mine is not None and self._door is not None:
-                from aiocoll.transport.shm.meeting import Pairing  # loads only where there can be shared memory
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                pairing = None
+                if mine is not None and self._door is not None:
+                    from aiocoll.transport.shm.meeting import Pairing  # loads only where there can be shared memory
 
-                names = {rank: str(meeting.members[rank]["unix"]) for rank in named[mine]}
-                pairing = Pairing(world, self._door, names, self._settings, seconds)
-                await stack.enter_async_context(pairing)
-            sizes = {name: len(ranks) for name, ranks in named.items()}
-            work = pairing.run if pairing else None
-            answers = await agree(meeting.store, sizes, mine=mine, work=work, seconds=seconds)
-            if pairing is not None and mine is not None and not answers[mine]:
-                shared = pairing.take()
+                    names = {rank: str(meeting.members[rank]["unix"]) for rank in named[mine]}
+                    pairing = Pairing(world, self._door, names, self._settings, seconds)
+                    await stack.enter_async_context(pairing)
+                sizes = {name: len(ranks) for name, ranks in named.items()}
+                work = pairing.run if pairing else None
+                answers = await agree(meeting.store, sizes, mine=mine, work=work, seconds=seconds)
+                if pairing is not None and mine is not None and not answers[mine]:
+                    shared = pairing.take()
+        except BaseException:  # cancelled in the last moment, say
+            if shared is not None:
+                shared.close()
+            raise
         self.close()
         self._say(meeting, named.get(mine or "", ()), answers.get(mine or "", ""))
         memory = {rank: name for name, ranks in named.items() if not answers[name] for rank in ranks}

@@ -16,7 +16,7 @@ from ..group import Group
 from ..sim.ranks import Crash, Ranks, check_crashes
 from ..sim.run import run as run_simulated
 
-FABRICS: Final = ("sim", "inproc", "tcp", "process")
+FABRICS: Final = ("sim", "inproc", "tcp", "shm", "process")
 _GRACE_SECONDS: Final = 10.0
 
 Main = Callable[[Group], Awaitable[Any]]
@@ -37,6 +37,7 @@ def run(
     - ``sim``: virtual time, order drawn from `seed`, deadlock found at once; takes `latency`, `bandwidth`, `hosts`, ….
     - ``inproc``: tasks of one real loop, joined by an in-process switch.
     - ``tcp``: tasks of one real loop, joined by sockets on loopback.
+    - ``shm``: tasks of one real loop, joined by shared memory as processes of one host are.
     - ``process``: a process each (`uvloop=True` for its loop), joined as `connect` joins them.
 
     `connect` goes to ``aiocoll.connect`` (of the simulator's: `timeout`). Raises the earliest failure that is no other
@@ -50,8 +51,8 @@ def run(
     crashes = check_crashes((faults,) if isinstance(faults, Crash) else faults, size)
     if fabric != "sim" and any(crash.frames is not None for crash in crashes):
         raise UsageError(f"Crash(frames=) on fabric {fabric!r}: only 'sim' counts frames; use Crash(rank, at=seconds)")
-    if fabric == "tcp" and any(crash.at is not None for crash in crashes):
-        raise UsageError("Crash(at=) on fabric 'tcp' would end this very process; use 'process', 'inproc' or 'sim'")
+    if fabric in ("tcp", "shm") and any(crash.at is not None for crash in crashes):
+        raise UsageError(f"Crash(at=) on fabric {fabric!r} would end this process; use 'process', 'inproc' or 'sim'")
     try:
         if fabric == "sim":
             return run_simulated(size, main, seed=seed, crash=crashes, **connect)

@@ -65,7 +65,7 @@ def test_the_cause_of_a_failure_is_raised_with_the_way_to_run_it_again(fabric: s
         assert "in main" in notes, "the rank's own traceback"
 
 
-@pytest.mark.parametrize("fabric", ["inproc", "tcp", "process"])
+@pytest.mark.parametrize("fabric", ["inproc", "tcp", "shm", "process"])
 def test_ranks_that_hang_are_stopped_and_named(fabric: str) -> None:
     async def main(group: Group) -> None:
         if group.rank == 1:
@@ -133,10 +133,11 @@ def test_processes_have_their_own_pids_the_environment_of_now_and_a_choice_of_lo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"size": 2, "fabric": "pigeon"}, "sim, inproc, tcp, process"),
+        ({"size": 2, "fabric": "pigeon"}, "sim, inproc, tcp, shm, process"),
         ({"size": 0}, "size=0"),
         ({"size": 2, "faults": Crash(5)}, "one of 2 ranks"),
         ({"size": 2, "fabric": "tcp", "faults": Crash(1, at=1.0)}, "use 'process'"),
+        ({"size": 2, "fabric": "shm", "faults": Crash(1, at=1.0)}, "use 'process'"),
         ({"size": 2, "fabric": "process", "faults": Crash(1, frames=1)}, "'sim'"),
     ],
 )

@@ -11,7 +11,6 @@ a reason, since all the ranks of an island share memory or none does.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
@@ -87,6 +86,8 @@ class Pairing:
         self._peers: dict[int, Peer] = {}
         self._awaited = {rank for rank in names if rank != world.rank}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lines: set[Line] = set()
+        """What is not a peer's connection yet."""
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = self._loop.create_future()
 
@@ -99,10 +100,14 @@ class Pairing:
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self._segment is not None:
-            Shared(self._segment, self._bell_fd, self._peers).close()
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            for line in list(self._lines):  # a task that is cancelled before its first step closes nothing
+                self._drop(line)
+            if self._segment is not None:
+                Shared(self._segment, self._bell_fd, self._peers).close()
 
     async def run(self) -> str:
         """Empty once this rank shares memory with all others of its island; else why it does not."""
@@ -153,19 +158,31 @@ class Pairing:
     def _why(self, text: str) -> str:
         return f"rank {self.world.rank}: {text}"
 
+    def _line(self, connection: socket.socket) -> Line:
+        line = Line(self._loop, connection)
+        self._lines.add(line)
+        return line
+
+    def _drop(self, line: Line) -> None:
+        """Closes it, unless it has become a peer's connection."""
+        if line in self._lines:
+            self._lines.remove(line)
+            line.close()
+
     async def _visit(self, peer: int) -> None:
         """Connects to a lower rank."""
-        with contextlib.ExitStack() as stack:
-            try:
-                line = Line(self._loop, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                stack.callback(line.close)
-                await line.connect(self._names[peer])
-                hello = ClientHello(self.world.secret, self._identity(peer), RANK)
-                await line.prove(hello, hello.start())
-                await self._pair(peer, line, hello.leftover)
-                stack.pop_all()
-            except (OSError, WireError, AuthenticationError) as error:
-                self._end(self._why(f"no shared memory with rank {peer}: {_words(error)}"))
+        line: Line | None = None
+        try:
+            line = self._line(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            await line.connect(self._names[peer])
+            hello = ClientHello(self.world.secret, self._identity(peer), RANK)
+            await line.prove(hello, hello.start())
+            await self._pair(peer, line, hello.leftover)
+        except (OSError, WireError, AuthenticationError) as error:
+            self._end(self._why(f"no shared memory with rank {peer}: {_words(error)}"))
+        finally:
+            if line is not None:
+                self._drop(line)
 
     async def _receive_guests(self) -> None:
         """Lets the higher ranks in, and sends strangers away."""
@@ -184,28 +201,27 @@ class Pairing:
                 connection.close()
                 _log.warning("rank %d closed a connection from this host: too many strangers", self.world.rank)
                 continue
-            self._start(self._receive_guest(connection))
+            self._start(self._receive_guest(self._line(connection)))
 
-    async def _receive_guest(self, connection: socket.socket) -> None:
-        with contextlib.ExitStack() as stack:
-            line = Line(self._loop, connection)
-            stack.callback(line.close)
-            hello = ServerHello(self.world.secret, self._identity(0), self._admit)
-            try:
-                async with asyncio.timeout(_STRANGER_SECONDS):
-                    await line.prove(hello)
-            except (OSError, WireError, AuthenticationError) as error:
-                late = isinstance(error, TimeoutError)
-                reason = f"it did not prove itself within {_STRANGER_SECONDS:g} s" if late else _words(error)
-                _log.warning("rank %d closed a connection from this host: %s", self.world.rank, reason[:300])
-                return
-            assert hello.theirs is not None
-            peer = hello.theirs.rank
-            try:
-                await self._pair(peer, line, hello.leftover)
-                stack.pop_all()
-            except (OSError, WireError) as error:
-                self._end(self._why(f"no shared memory with rank {peer}: {_words(error)}"))
+    async def _receive_guest(self, line: Line) -> None:
+        hello = ServerHello(self.world.secret, self._identity(0), self._admit)
+        try:
+            async with asyncio.timeout(_STRANGER_SECONDS):
+                await line.prove(hello)
+        except (OSError, WireError, AuthenticationError) as error:
+            late = isinstance(error, TimeoutError)
+            reason = f"it did not prove itself within {_STRANGER_SECONDS:g} s" if late else _words(error)
+            _log.warning("rank %d closed a connection from this host: %s", self.world.rank, reason[:300])
+            self._drop(line)
+            return
+        assert hello.theirs is not None
+        peer = hello.theirs.rank
+        try:
+            await self._pair(peer, line, hello.leftover)
+        except (OSError, WireError) as error:
+            self._end(self._why(f"no shared memory with rank {peer}: {_words(error)}"))
+        finally:
+            self._drop(line)
 
     def _identity(self, peer: int) -> Identity:
         world = self.world
@@ -219,11 +235,11 @@ class Pairing:
 
     async def _pair(self, peer: int, line: Line, came: bytes) -> None:
         """The other side is proved: exchanges what is to be shared, and maps and checks what came."""
-        if peer not in self._awaited:
-            raise WireError("it proved itself twice")
         assert self._segment is not None
         nonce, (memory_fd, bell_fd) = await line.swap(self._nonce, (self._segment.fd, self._bell_fd), came)
         try:
+            if peer not in self._awaited:
+                raise WireError("it proved itself twice")
             _check_bell(bell_fd)
             mapped = Mapped.open(memory_fd, self._geometry, nonce)
         except BaseException:
@@ -231,6 +247,7 @@ class Pairing:
             raise
         finally:
             os.close(memory_fd)
+        self._lines.remove(line)
         self._peers[peer] = Peer(line.connection, mapped, bell_fd)
         self._awaited.discard(peer)
         if not self._awaited:
