@@ -7,12 +7,14 @@ suspends, so no event loop stands between the clock and the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..distributed.state import STATE
 from ..errors import AiocollError
 from ..group import Group
 from ..sync import SyncGroup
@@ -44,6 +46,12 @@ class Caller(Protocol):
     async def together(self) -> None:
         """Returns when all ranks are here."""
 
+    async def forcing(self, override: str) -> Caller:
+        """The same ranks in a group whose calls use ``collective:algorithm``; to be closed."""
+
+    async def close(self) -> None:
+        """Closes a group that ``forcing`` has made."""
+
 
 class Blocking:
     """Calls that block: those of the facade where it is given and has the form, else the blocking group's."""
@@ -52,6 +60,9 @@ class Blocking:
 
     def __init__(self, group: SyncGroup, facade: Any = None) -> None:
         self.group, self.facade = group, facade
+        self._before = STATE.world
+        if facade is not None:
+            STATE.join(group, "auto")  # the facade's calls without group= are calls on this group
 
     def __repr__(self) -> str:
         return f"Blocking({self.group!r}, facade={self.facade is not None})"
@@ -80,6 +91,20 @@ class Blocking:
 
     async def together(self) -> None:
         self.group.barrier()
+
+    async def forcing(self, override: str) -> Caller:
+        twin = self.group.dup()
+        _force(twin.asynchronous, override)
+        return Blocking(twin, self.facade)
+
+    async def close(self) -> None:
+        self.restore()
+        self.group.close()
+
+    def restore(self) -> None:
+        """The facade's calls go where they went before."""
+        if self.facade is not None:
+            STATE.world = self._before
 
 
 class Awaited:
@@ -118,6 +143,21 @@ class Awaited:
 
     async def together(self) -> None:
         await self.group.barrier()
+
+    async def forcing(self, override: str) -> Caller:
+        twin = await self.group.dup()
+        _force(twin, override)
+        return Awaited(twin)
+
+    async def close(self) -> None:
+        await self.group.close()
+
+
+def _force(group: Group, override: str) -> None:
+    """What AIOCOLL_ALGORITHM does for all groups of a process, for one that has made no call yet."""
+    collective, _, name = override.partition(":")
+    settings = group._settings
+    group._settings = replace(settings, algorithm={**settings.algorithm, collective: name})
 
 
 def stepped(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -7,7 +7,6 @@ the change of a few elements and a look at them, which no clock counts.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -166,17 +165,3 @@ def summary(case: Case, everybody: NDArray[np.float64]) -> Cell:
         calls=each.shape[1],
         wrong=int(everybody[:, 0].sum()),
     )
-
-
-async def rows_of(
-    request: Request, caller: Caller, forced: str, wanted: Sequence[tuple[str, str, str, int]]
-) -> AsyncIterator[Row | None]:
-    """The rows of one group: (collective, dtype, op, bytes) each."""
-    machine = Machine(caller)
-    try:
-        await machine.prepare()
-        table = Table(request, caller, machine, forced)
-        for collective, dtype, op, nbytes in wanted:
-            yield await table.row(collective, dtype, op, nbytes)
-    finally:
-        machine.close()

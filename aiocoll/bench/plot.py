@@ -29,7 +29,7 @@ def plot(report: Report, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = Figure(figsize=(11, 6), layout="constrained")
     FigureCanvasAgg(figure)
     times, rates = figure.subplots(1, 2)
     for number, (label, rows) in enumerate(series(report).items()):
@@ -47,7 +47,7 @@ def plot(report: Report, path: Path) -> None:
             times.plot([nbytes for nbytes, _ in floors], least, ":", color=colour, label=f"{label}, floor")
     _axes(times, "time per call (µs)", logarithmic=True)
     _axes(rates, "bus bandwidth (GB/s)", logarithmic=False)
-    times.legend(fontsize="small")
+    figure.legend(*times.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     ranks, cpu, cpus = (report.machine.get(name) for name in ("ranks", "cpu", "cpus"))
     figure.suptitle(f"{ranks} ranks, {cpu}, {cpus} usable CPUs", fontsize="medium")
     try:

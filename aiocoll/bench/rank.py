@@ -1,7 +1,6 @@
 """The program of each rank: joins the world, measures row after row, and on rank 0 tells what it finds.
 
-The rule: one connection for everything, but one for each algorithm that is forced, since a group's settings are those
-that it was connected with.
+The rule: all ranks go through the same rows in the same order, and only rank 0 speaks.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -17,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from .. import __version__, sync
-from ..distributed.state import STATE
 from ..errors import UsageError
 from ..group import Group
 from ..world import run
 from .callers import Awaited, Blocking, Caller, stepped
-from .measure import rows_of
+from .floor import Machine
+from .measure import Table
 from .request import Request
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -31,80 +30,74 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one connection measures."""
+    """Rows for which one algorithm is forced, or none."""
 
     override: str
-    """AIOCOLL_ALGORITHM's entry, or nothing."""
+    """``collective:algorithm``, or nothing."""
     rows: list[tuple[str, str, str, int]]
     """(collective, dtype, op, bytes)"""
 
 
-def parts_of(request: Request) -> Iterator[Part]:
-    """The connections of a request, in the order of its rows."""
+def parts_of(request: Request) -> list[Part]:
+    """The rows of a request, in their order."""
 
     def override(row: tuple[str, str, str, str, int]) -> str:
         return f"{row[0]}:{row[1]}" if row[1] else ""
 
-    for forced, rows in groupby(request.rows(), override):
-        yield Part(forced, [(collective, dtype, op, nbytes) for collective, _, dtype, op, nbytes in rows])
+    return [
+        Part(forced, [(collective, dtype, op, nbytes) for collective, _, dtype, op, nbytes in rows])
+        for forced, rows in groupby(request.rows(), override)
+    ]
 
 
 def measure(request: Request, tell: Tell, ranks: int | None = None) -> None:
-    """Measures everything that is asked for; ``tell`` is called on rank 0 only.
+    """Joins the world and measures everything that is asked for; ``tell`` is called on rank 0 only.
 
     ``ranks``: how many the user believes there are; UsageError if the world has another size.
     """
-    parts = list(parts_of(request))
-    count = sum(len(part.rows) for part in parts)
-    before = os.environ.get("AIOCOLL_ALGORITHM")
-    for number, part in enumerate(parts):
-        if part.override:
-            os.environ["AIOCOLL_ALGORITHM"] = part.override
 
-        async def program(caller: Caller, part: Part = part, first: bool = number == 0) -> None:
-            say = tell if caller.group.rank == 0 else _nobody
-            _check(caller, request, ranks)
-            if first:
-                say({"kind": "begin", "rows": count, "machine": machine_of(caller, request)})
-            forced = part.override.partition(":")[2]
-            say({"kind": "next", "text": title(part.rows[0])})
-            done = 0
-            async for row in rows_of(request, caller, forced, part.rows):
-                done += 1
-                if row is not None:
-                    say({"kind": "row", "row": row.as_json()})
-                if done < len(part.rows):
-                    say({"kind": "next", "text": title(part.rows[done])})
+    async def program(caller: Caller) -> None:
+        _check(caller, request, ranks)
+        await everything(request, caller, tell if caller.group.rank == 0 else _nobody)
 
-        try:
-            _joined(request, f"bench {number}", program)
-        finally:
-            if before is None:
-                os.environ.pop("AIOCOLL_ALGORITHM", None)
-            else:
-                os.environ["AIOCOLL_ALGORITHM"] = before
-
-
-def _joined(request: Request, name: str, program: Callable[[Caller], Any]) -> None:
-    """Runs the program in a world of this name, called as the request wants it."""
     if request.caller == "await":
 
         async def main(group: Group) -> None:
             await program(Awaited(group))
 
-        run(main, transport=request.transport, name=name)
+        run(main, transport=request.transport, name="bench")
         return
-    with sync.connect(transport=request.transport, name=name) as group:
-        if request.caller == "group":
-            stepped(lambda: program(Blocking(group)))
-            return
-        from .. import distributed
+    from .. import distributed
 
-        STATE.join(group, request.transport)
+    with sync.connect(transport=request.transport, name="bench") as group:
+        caller = Blocking(group, distributed if request.caller == "facade" else None)
         try:
-            stepped(lambda: program(Blocking(group, distributed)))
+            stepped(lambda: program(caller))
         finally:
-            STATE.leave()
+            caller.restore()  # the group is left to connect: if a rank fails here, it tells the others as it closes
+
+
+async def everything(request: Request, caller: Caller, say: Tell) -> None:
+    """All rows, on all ranks."""
+    parts = parts_of(request)
+    say({"kind": "begin", "rows": sum(len(part.rows) for part in parts), "machine": machine_of(caller, request)})
+    machine = Machine(caller)
+    try:
+        await machine.prepare()
+        for part in parts:
+            one = await caller.forcing(part.override) if part.override else caller
+            try:
+                table = Table(request, one, machine, part.override.partition(":")[2])
+                for row in part.rows:
+                    say({"kind": "next", "text": title(row)})
+                    measured = await table.row(*row)
+                    if measured is not None:
+                        say({"kind": "row", "row": measured.as_json()})
+            finally:
+                if one is not caller:
+                    await one.close()
+    finally:
+        machine.close()
 
 
 def _check(caller: Caller, request: Request, ranks: int | None) -> None:

@@ -115,9 +115,9 @@ def _floors(report: Report) -> Iterator[str]:
     small, large = min(rows, key=lambda row: row.nbytes), max(rows, key=lambda row: row.nbytes)
     kinds = (("memcpy", "copy"), ("memory", "flag through shared memory and copy"), ("socket", "raw socket, one way"))
     for name, text in kinds:
-        ends = [(row.nbytes, getattr(row.floor, name)) for row in (small, large)]
-        if all(seconds is not None for _, seconds in ends):
-            said = "; ".join(f"{time_text(seconds)} us for {size_text(nbytes)}" for nbytes, seconds in ends)
+        ends = {row.nbytes: getattr(row.floor, name) for row in (small, large)}
+        if None not in ends.values():
+            said = "; ".join(f"{time_text(seconds)} us for {size_text(nbytes)}" for nbytes, seconds in ends.items())
             yield f"# floor, {text}: {said}"
 
 

@@ -182,6 +182,7 @@ def test_lines_of_a_plot_differ_in_more_than_size() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.leaks("matplotlib keeps the files of its fonts open")
 def test_a_plot_is_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'aiocoll[plot]'")
     plot.plot(Report(MACHINE, rows()), tmp_path / "out.png")

@@ -116,15 +116,18 @@ def test_a_wrong_element_is_counted_once_per_call(element: int, which: range, wr
     assert run(2, main, "inproc") == [wrong, -1]
 
 
-def test_a_forced_algorithm_that_cannot_serve_a_size_leaves_the_cell_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forced_algorithm_that_cannot_serve_a_size_leaves_the_cell_empty() -> None:
     from aiocoll.algorithms import all_of
 
     unable = next(each for each in all_of("all_reduce") if not each.when(3, 4) or not each.when(3, 12))
-    monkeypatch.setenv("AIOCOLL_ALGORITHM", f"all_reduce:{unable.name}")
 
     async def main(group: Group) -> Row | None:
-        table = Table(request(), Awaited(group), NoFloor(), unable.name)  # type: ignore[arg-type]
-        return await table.row("all_reduce", "float32", "sum", 4)
+        forcing = await Awaited(group).forcing(f"all_reduce:{unable.name}")
+        try:
+            table = Table(request(), forcing, NoFloor(), unable.name)  # type: ignore[arg-type]
+            return await table.row("all_reduce", "float32", "sum", 4)
+        finally:
+            await forcing.close()
 
     row = run(3, main, "inproc")[0]
     assert row.cells == {} and row.algorithm == f"{unable.name}: refused" and row.forced == unable.name
