@@ -105,7 +105,7 @@ class Calls:
     _plans: dict[Any, Any]
     _kinds: dict[Any, Ready]
     _forks: int
-    _machines: int
+    _islands: int
     _shared: bool
     timeout: float
     name: str
@@ -322,7 +322,7 @@ class Calls:
         if named in override:
             override = {**override, collective: override[named]}
         return choose(
-            collective, nbytes=nbytes, size=self._scope.size, count=count, op=op, hosts=self._machines,
+            collective, nbytes=nbytes, size=self._scope.size, count=count, op=op, hosts=self._islands,
             shared=self._shared, narrow=narrow, override=override,
         )  # fmt: skip
 

@@ -66,9 +66,8 @@ class Group(Reductions, Messages):
         self.rank, self.size, self.ranks = scope.rank, scope.size, scope.ranks
         members = [endpoint.members[world] for world in scope.ranks]
         self.hosts: tuple[str, ...] = tuple(member.host for member in members)
-        self._machines = len({member.machine for member in members})
-        memories = {member.memory for member in members}
-        self._shared = "" not in memories and len(memories) == self._machines
+        self._islands = len({member.island for member in members})
+        self._shared = all(member.memory for member in members)
         here = members[self.rank].machine
         local = [rank for rank, member in enumerate(members) if member.machine == here]
         self.local_rank, self.local_size = local.index(self.rank), len(local)
