@@ -15,7 +15,7 @@ from aiocoll import Group, errors
 from aiocoll.store import MemoryStore
 from aiocoll.testing import run
 
-FABRICS = ("sim", "inproc", "tcp")
+FABRICS = ("sim", "inproc", "tcp", "shm")
 fabrics = pytest.mark.parametrize("fabric", FABRICS)
 
 
@@ -89,7 +89,7 @@ def test_timeout_names_operation_and_missing_ranks_and_their_last_call(fabric: s
         assert "timeout=" in str(error)
 
 
-@pytest.mark.parametrize("fabric", ["inproc", "tcp"])
+@pytest.mark.parametrize("fabric", ["inproc", "tcp", "shm"])
 def test_group_broken_error_names_who_cancelled(fabric: str) -> None:
     async def main(group: Group) -> str:
         async with await group.dup() as aside:

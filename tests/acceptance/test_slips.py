@@ -10,7 +10,7 @@ import aiocoll
 from aiocoll import Group
 from aiocoll.testing import run
 
-fabrics = pytest.mark.parametrize("fabric", ("inproc", "tcp"))
+fabrics = pytest.mark.parametrize("fabric", ("inproc", "tcp", "shm"))
 
 
 @fabrics

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aiocoll.testing import run
 
-FABRICS = ("sim", "inproc", "tcp")
+FABRICS = ("sim", "inproc", "tcp", "shm")
 SIZES = (1, 2, 3, 4, 5)
 POINT = np.dtype([("x", "<f8"), ("n", "i2", (2,)), ("name", "U3")], align=True)
 

@@ -89,7 +89,7 @@ def test_different_roots_are_found_by_the_next_call_at_the_latest(size: int, wha
     ranks(size, main, "sim", timeout=0.5)
 
 
-@pytest.mark.parametrize("fabric", ["inproc", "tcp"])
+@pytest.mark.parametrize("fabric", ["inproc", "tcp", "shm"])
 @pytest.mark.parametrize("what", ["gather", "reduce"])
 def test_ranks_that_wait_for_one_another_need_not_wait_for_the_deadline(fabric: str, what: str) -> None:
     async def main(group: Group) -> None:
