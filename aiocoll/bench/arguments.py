@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("-f", "--stepfactor", type=float, default=4.0, metavar="F", help="from size to size (default 4)")
     what.add_argument("-i", "--stepbytes", metavar="SIZE", help="... or so many bytes more each time")
     what.add_argument("-d", "--datatype", default="float32", metavar="NAMES", help="NumPy's or nccl-tests' names, "
-                      "separated by commas (default float32)")  # fmt: skip
+                      "separated by commas, or all (default float32)")  # fmt: skip
     what.add_argument("-o", "--op", default="sum", metavar="NAMES", help=f"{', '.join(OPS)}, or all (default sum)")
     what.add_argument("-r", "--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (default 0)")
     what.add_argument("--place", default="out,in", metavar="out,in", help="with out= beside the input, or into it")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import UsageError
-from ..place import verdicts
+from ..place import detect
 from . import rank, saved
 from .arguments import Options, parse
 from .plot import check_plot, plot
@@ -34,20 +34,22 @@ def main(argv: Sequence[str]) -> int:
     """Measures what the arguments after ``aiocoll bench`` ask for; returns the exit code."""
     try:
         options = parse(argv)
-        before = _prepared(options)
+        place = detect()
         if options.events:
             rank.measure(options.request, _to_starter, options.ranks)
             return 0
+        if place.rank:
+            rank.measure(options.request, lambda event: None, options.ranks)
+            return 0  # rank 0 is told, shows it, and has the files
+        before = _prepared(options)
         screen = Screen(options.form, options.request.places, bar=options.bar)
         try:
-            if any(verdict.recognised for verdict in verdicts()):
-                rank.measure(options.request, screen.tell, options.ranks)
-                if not screen.report.machine:
-                    return 0  # another rank is told, and shows it
-            else:
+            if place.rank is None:
                 code = _start_ranks(options, argv, screen.tell)
                 if code:
                     return code
+            else:
+                rank.measure(options.request, screen.tell, options.ranks)
             return _ended(options, screen, before)
         finally:
             screen.stop()

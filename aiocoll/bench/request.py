@@ -28,6 +28,9 @@ CALLERS: Final = ("facade", "group", "await")
 PLACES: Final = ("out", "in")
 SIZES_MAX: Final = 10_000
 
+DTYPES: Final = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
 # The dtype names of nccl-tests, where NumPy has others; and what they call the mean.
 _DTYPES: Final = {"half": "float16", "float": "float32", "double": "float64", "char": "int8", "int": "int32"}
 _OPS: Final = {"avg": "mean"}
@@ -148,7 +151,9 @@ def dtype_named(text: str) -> np.dtype[Any]:
 
 
 def dtypes_of(text: str) -> tuple[str, ...]:
-    """Names separated by commas, in NumPy's spelling."""
+    """Names separated by commas, in NumPy's spelling; ``all``: those of nccl-tests that NumPy has."""
+    if text.lower() == "all":
+        return DTYPES
     return tuple(dict.fromkeys(dtype_named(name).name for name in _names(text, "-d")))
 
 
@@ -196,11 +201,12 @@ def op_named(name: str) -> Op:
 
 def check(request: Request) -> None:
     """UsageError for what no rank could do."""
-    folding = [each for each in request.collectives if each in REDUCTIONS]
-    for dtype in request.dtypes:
-        if folding and not request.folds(folding[0], dtype):
-            ops = ", ".join(request.ops)
-            raise UsageError(f"-o {ops} -d {dtype}: numbers of that dtype cannot be folded so")
+    if any(each in REDUCTIONS for each in request.collectives):
+        unable = [(op, dtype) for dtype in request.dtypes for op in request.ops if not works(op, dtype)]
+        several = request.ops == OPS or request.dtypes == DTYPES  # "all" means all that go together
+        if unable and not (several and len(unable) < len(request.ops) * len(request.dtypes)):
+            op, dtype = unable[0]
+            raise UsageError(f"-o {op} -d {dtype}: numbers of that dtype cannot be folded so")
     if request.algorithms and request.algorithms != ("all",):
         known = {name for each in request.collectives if each in registry() for name in names_of(each)}
         for name in request.algorithms:

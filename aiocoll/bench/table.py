@@ -109,7 +109,7 @@ def text_end(report: Report) -> Iterator[str]:
 
 def _floors(report: Report) -> Iterator[str]:
     """What the machine can do, at the smallest and the largest size that was measured."""
-    rows = [row for row in report.rows if row.floor.memcpy is not None and row.nbytes]
+    rows = [row for row in report.rows if row.floor.memcpy and row.nbytes]
     if not rows:
         return
     small, large = min(rows, key=lambda row: row.nbytes), max(rows, key=lambda row: row.nbytes)

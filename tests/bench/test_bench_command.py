@@ -49,11 +49,14 @@ def test_all_collectives_by_every_way_to_call(calls: str) -> None:
 
 
 @pytest.mark.slow
-def test_inside_a_job_rank_zero_shows_the_table() -> None:
-    done = bench(*SHORT, "--await", "--json", before=("run", "-n", "2", "-m", "aiocoll", "bench"))
+def test_inside_a_job_rank_zero_shows_the_table_and_writes_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    job = ("run", "-n", "2", "-m", "aiocoll", "bench")
+    done = bench(*SHORT, "--await", "--json", "--save", str(path), before=job)
     lines = [line.removeprefix("[r0] ") for line in done.stdout.splitlines()]
     data = json.loads("\n".join(lines))  # nobody else has said a word
     assert data["machine"]["ranks"] == 2 and data["machine"]["caller"] == "await" and len(data["rows"]) == 2
+    assert json.loads(path.read_text()) == data
 
 
 @pytest.mark.slow

@@ -47,7 +47,8 @@ def test_sizes_are_whole_elements_at_least_one_each_once() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [("half,float,double", ("float16", "float32", "float64")), ("f4", ("float32",)), ("int,INT8", ("int32", "int8")),
-     ("bfloat16", ("bfloat16",)), ("uint64, bool", ("uint64", "bool")), ("float32,float", ("float32",))],
+     ("all", asked.DTYPES), ("bfloat16", ("bfloat16",)), ("uint64, bool", ("uint64", "bool")),
+     ("float32,float", ("float32",))],
 )  # fmt: skip
 def test_dtypes_have_numpys_and_nccl_tests_names(text: str, names: tuple[str, ...]) -> None:
     assert asked.dtypes_of(text) == names
@@ -80,8 +81,12 @@ def test_ops_that_do_not_work_on_a_dtype_are_left_out_or_refused() -> None:
     request = parse(["all_reduce", "-o", "all", "-d", "float32,int8", "-b", "4", "-e", "4"]).request
     rows = {(dtype, op) for _, _, dtype, op, _ in request.rows()}
     assert ("int8", "bxor") in rows and ("float32", "max") in rows and ("float32", "bxor") not in rows
-    with pytest.raises(UsageError, match="bxor"):
-        parse(["all_reduce", "-o", "bxor", "-d", "float32"])
+    assert {dtype for _, _, dtype, _, _ in parse(["scan", "-o", "bxor", "-d", "all"]).request.rows()} == {
+        "int8", "uint8", "int32", "uint32", "int64", "uint64",
+    }  # fmt: skip
+    for refused in (["-o", "bxor"], ["-o", "sum,bxor"], ["-d", "int8,complex64", "-o", "max"]):
+        with pytest.raises(UsageError, match="bxor|complex64"):
+            parse(["all_reduce", *refused])
     assert parse(["broadcast", "-o", "bxor", "-d", "float32"]).request.folds("broadcast", "float32") == ("",)
 
 
