@@ -8,27 +8,25 @@ depends on how much a send buffers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ..buffers import flat_bytes
-from ..transport.shm.stamp import Stamp
 from ..wire import frame
-from .operations import DONE, Done, FoldReceive, Operation, Parcel, Receive, Sending, Take, cost
+from .near import All, Near, Wanted
+from .operations import DONE, FoldReceive, Operation, Parcel, Receive, Sending, Take
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..ops import Op
+    from ..transport.shm.stamp import Stamp
     from .scope import Scope
 
 _LENGTH: Final = struct.Struct("<H")
-_STEPS_MAX: Final = 64
-"""Frames of one call to one peer that may go the quick way."""
-_UNKNOWN: Final = Stamp(frame.DATA, 0, 0, b"", np.dtype(np.uint8), 0)
 
 
 @lru_cache(maxsize=1024)
@@ -50,7 +48,7 @@ class Call:
 
     __slots__ = (
         "_deadline", "_label", "began", "borrowed", "compared", "description", "endpoint", "error", "greeting",
-        "looked", "number", "received", "scope", "sendings", "sent", "stamps", "timeout",
+        "looked", "number", "received", "scope", "sendings", "sent", "stamps", "timeout", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +70,8 @@ class Call:
         self.received: dict[int, int] = {}
         self.sendings: list[Sending] = []
         self.borrowed: list[NDArray[np.uint8]] = []
+        self.wanted: list[Wanted] = []
+        """Receives that are not posted yet, since they may go the quick way."""
         self.stamps = stamps
         """What the frames of such calls have in common, by step and payload bytes, where many such calls come."""
 
@@ -97,6 +97,7 @@ class Call:
             return False
         self.sent.clear()
         self.received.clear()
+        self.wanted.clear()
         if self._deadline:
             self._deadline, self.compared, self.looked = 0.0, False, False
         return True
@@ -129,19 +130,6 @@ class Call:
         self.scope.retire(self.number, self.description, failed=self.error is not None)
 
 
-class _All:
-    """Several operations, awaited one after the other; all of them are under way already."""
-
-    __slots__ = ("_operations",)
-
-    def __init__(self, *operations: Operation | Done) -> None:
-        self._operations = operations
-
-    def __await__(self) -> Generator[Any, None, None]:
-        for operation in self._operations:
-            yield from operation.__await__()
-
-
 def _payload(data: Any) -> memoryview | None:
     if isinstance(data, np.ndarray):
         return flat_bytes(data) if data.nbytes else None
@@ -149,7 +137,7 @@ def _payload(data: Any) -> memoryview | None:
     return view if len(view) else None
 
 
-class Channel:
+class Channel(Near):
     """One call's slice of the endpoint: ``rank`` and ``size``, and the verbs."""
 
     __slots__ = ("call", "rank", "ranks", "size")
@@ -162,12 +150,16 @@ class Channel:
 
     def send(self, peer: int, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends ``data`` (contiguous array or bytes); awaiting it means that the data may be changed again."""
-        if self.call.stamps is not None and not meta and isinstance(data, np.ndarray) and self._post_near(peer, data):
-            return DONE
-        operation = self._send(peer, data, meta)
+        if self.call.stamps is not None and not meta and isinstance(data, np.ndarray):
+            lent = self.lend(peer, data)
+            if lent is not None:
+                return lent
+            if self.post(peer, data):
+                return DONE
+        operation = self.send_usual(peer, data, meta)
         return DONE if operation is None else operation
 
-    def _send(self, peer: int, data: Any, meta: bytes = b"") -> Operation | None:
+    def send_usual(self, peer: int, data: Any, meta: bytes = b"") -> Operation | None:
         call = self.call
         if call.error is not None:
             raise call.error
@@ -206,20 +198,28 @@ class Channel:
         received[world] = step + 1
         return step
 
-    def recv(self, peer: int, into: NDArray[Any]) -> Operation | Done:
+    def recv(self, peer: int, into: NDArray[Any]) -> Awaitable[None]:
         """Receives exactly ``into.nbytes`` bytes straight into ``into`` (contiguous)."""
-        if self.call.stamps is not None and self._fetch_near(peer, into, None, False, False):
-            return DONE
-        world = self.ranks[peer]
-        view = flat_bytes(into) if into.nbytes else None
-        return self._post(Receive(self.call, world, self._step(world), into.nbytes, view))
+        if self.call.stamps is not None:
+            near = self.near(peer, into)
+            if near is not None:
+                return near
+        return self.usual(peer, self._step(self.ranks[peer]), into, None, False)
 
-    def recv_fold(self, peer: int, into: NDArray[Any], op: Op, *, left: bool = False) -> Operation | Done:
+    def recv_fold(self, peer: int, into: NDArray[Any], op: Op, *, left: bool = False) -> Awaitable[None]:
         """Receives and reduces in one pass: ``into = op(into, incoming)``, or ``op(incoming, into)`` with ``left``."""
-        if self.call.stamps is not None and op.splittable and self._fetch_near(peer, into, op, left, False):
-            return DONE
+        if self.call.stamps is not None and op.splittable:
+            near = self.near(peer, into, op, left)
+            if near is not None:
+                return near
+        return self.usual(peer, self._step(self.ranks[peer]), into, op, left)
+
+    def usual(self, peer: int, step: int, into: NDArray[Any], op: Op | None, left: bool) -> Receive:
         world = self.ranks[peer]
-        return self._post(FoldReceive(self.call, world, self._step(world), into, op, left))
+        if op is not None:
+            return self._post(FoldReceive(self.call, world, step, into, op, left))
+        view = flat_bytes(into) if into.nbytes else None
+        return self._post(Receive(self.call, world, step, into.nbytes, view))
 
     def take(
         self, peer: int, place: Callable[[bytes, int], NDArray[np.uint8]] | None = None
@@ -233,21 +233,19 @@ class Channel:
         self, to: int, data: Any, source: int, into: NDArray[Any], op: Op | None = None, *, left: bool = False
     ) -> Awaitable[None]:
         """Sends and receives at the same time, so that no ring can deadlock; with ``op`` it reduces into ``into``."""
-        if self.call.stamps is not None and op is None and self._post_near(to, data):
-            if self._fetch_near(source, into, None, False):
-                return DONE
-            return self.recv(source, into)
-        receive = self.recv(source, into) if op is None else self.recv_fold(source, into, op, left=left)
-        sending = self._send(to, data)
-        return receive if sending is None else _All(receive, sending)
+        if self.call.stamps is not None and isinstance(data, np.ndarray) and self.post(to, data):
+            if op is None or op.splittable:
+                return self.fetch(source, into, op, left)
+            return self.usual(source, self._step(self.ranks[source]), into, op, left)
+        receive = self.usual(source, self._step(self.ranks[source]), into, op, left)
+        sending = self.send_usual(to, data)
+        return receive if sending is None else All(receive, sending)
 
     def combine(self, peer: int, x: NDArray[Any], op: Op) -> Awaitable[None]:
         """Both send ``x`` and fold what comes into it, the lower rank's as the left operand: equal bits on both."""
         left = peer < self.rank
-        if self.call.stamps is not None and op.splittable and self._post_near(peer, x):
-            if self._fetch_near(peer, x, op, left):
-                return DONE
-            return self.recv_fold(peer, x, op, left=left)
+        if self.call.stamps is not None and op.splittable and self.post(peer, x):
+            return self.fetch(peer, x, op, left)
         theirs = self.scratch(x)
         both = self.exchange(peer, x, peer, theirs)
         return self._combined(both, *((theirs, x) if left else (x, theirs)), x, op)
@@ -258,79 +256,13 @@ class Channel:
         await both
         op.fold(left, right, out)
 
-    # -- the quick way through shared memory
-
-    def _stamp(self, step: int, data: NDArray[Any]) -> Stamp | None:
-        """What such frames have in common; None where they are none for the quick way."""
-        call = self.call
-        stamps, memory = call.stamps, call.endpoint.memory
-        stamp = None
-        if stamps is not None and memory is not None and step < _STEPS_MAX:
-            meta = call.greeting if step == 0 else b""
-            stamp = memory.stamp(frame.DATA, call.scope.id, step, meta, data.dtype, data.size)
-            if stamp is not None:
-                stamp.price = cost(meta, data.nbytes)
-            stamps[step, data.nbytes] = stamp
-        return stamp
-
-    def _post_near(self, peer: int, data: NDArray[Any]) -> bool:
-        """Sends ``data`` at once into the memory of a rank that shares it; False if that cannot be."""
-        call = self.call
-        endpoint = call.endpoint
-        world = self.ranks[peer]
-        link = endpoint.near[world]
-        if link is None or not link.ready or call.error is not None or call.stamps is None:
-            return False
-        step = call.sent.get(world, 0)
-        key = (step, data.nbytes)
-        stamp = call.stamps.get(key, _UNKNOWN)
-        if stamp is _UNKNOWN:
-            stamp = self._stamp(step, data)
-        if stamp is None or stamp.dtype is not data.dtype or not endpoint.inbox.count(world, stamp.price):
-            return False
-        if not link.outlane.post(stamp, call.number, data):
-            endpoint.inbox.credited(world, stamp.price)
-            return False
-        call.sent[world] = step + 1
-        return True
-
-    def _fetch_near(self, peer: int, into: NDArray[Any], op: Op | None, left: bool, wait: bool = True) -> bool:
-        """Receives into (or folds into) ``into`` what lies in the memory of a rank that shares it, if it comes within
-        the time that one may look."""
-        call = self.call
-        endpoint = call.endpoint
-        world = self.ranks[peer]
-        link = endpoint.near[world]
-        if link is None or not link.ready or call.error is not None or call.stamps is None:
-            return False
-        step = call.received.get(world, 0)
-        stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)
-        if stamp is _UNKNOWN:
-            stamp = self._stamp(step, into)
-        if stamp is None or stamp.dtype is not into.dtype:
-            return False
-        inlane = link.inlane
-        theirs = inlane.fetch(stamp, call.number, wait)
-        if theirs is None:
-            return False
-        call.received[world] = step + 1
-        if op is None:
-            if stamp.nbytes:
-                into[...] = theirs
-        elif left:
-            op.fold(theirs, into, into)
-        else:
-            op.fold(into, theirs, into)
-        inlane.took()
-        call.scope.seen[world] = call.number
-        endpoint.inbox.consumed(world, stamp.price)
-        return True
-
     def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends the same to every other member."""
-        sendings = [self._send(peer, data, meta) for peer in range(self.size) if peer != self.rank]
+        if self.call.stamps is not None and not meta and isinstance(data, np.ndarray):
+            return self.show(data)
+        sendings = [self.send_usual(peer, data, meta) for peer in range(self.size) if peer != self.rank]
         waiting = [sending for sending in sendings if sending is not None]
-        return _All(*waiting) if waiting else DONE
+        return All(*waiting) if waiting else DONE
 
     def narrow(self, ranks: Sequence[int]) -> Channel:
         """The same call among some of its members only; ranks are renumbered in the order given."""

@@ -298,6 +298,10 @@ class Endpoint:
                 operation.finish(call.error)
                 return
             operation.deadline = call.deadline
+            if call.wanted:
+                for wanted in call.wanted:
+                    wanted.post()
+                call.wanted.clear()
         self.parked.add(operation)
         self._parked_at[operation] = self.loop.time()
         if operation.deadline < self._sweep_at:

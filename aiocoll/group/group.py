@@ -158,12 +158,14 @@ class Group(Reductions, Messages):
     # -- memory and numbers
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> NDArray[Any]:
-        """An array for use with this group, not initialised."""
-        return np.empty(shape, dtype)
+        """An array in memory that the ranks of this host share, not initialised: what lies there they read in place."""
+        memory = self._endpoint.memory
+        return np.empty(shape, dtype) if memory is None else memory.heap.empty(shape, dtype)
 
     def zeros(self, shape: Any, dtype: Any = np.float64) -> NDArray[Any]:
-        """An array for use with this group, filled with zeros."""
-        return np.zeros(shape, dtype)
+        """``empty``, filled with zeros."""
+        memory = self._endpoint.memory
+        return np.zeros(shape, dtype) if memory is None else memory.heap.zeros(shape, dtype)
 
     def statistics(self) -> dict[str, Any]:
         """Calls by collective on this group; bytes by transport, seconds waited, unreceived bytes and links of the

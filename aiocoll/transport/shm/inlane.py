@@ -32,8 +32,8 @@ class Inlane:
     """A peer's lane to me."""
 
     __slots__ = (
-        "_arena", "_at", "_bell", "_geometry", "_landing", "_long_meta", "_mask", "_memory", "_mine", "_missing",
-        "_peer", "_piece", "_port", "_sink", "_taken_word", "_waits_word", "_where", "_words", "bytes_received",
+        "_arena", "_bell", "_connection", "_geometry", "_landing", "_long_meta", "_mask", "_memory", "_mine",
+        "_missing", "_peer", "_port", "_sink", "_taken_word", "_waits_word", "_where", "_words", "bytes_received",
         "slots", "taken",
     )  # fmt: skip
 
@@ -41,6 +41,7 @@ class Inlane:
         self, port: ShmTransport, rank: int, peer: Peer, sink: FrameSink, mine: int, theirs: int
     ) -> None:
         self._port, self._peer, self._sink = port, rank, sink
+        self._connection = peer.connection
         geometry = self._geometry = port.segment.geometry
         self.slots = [geometry.slot(mine, i) for i in range(geometry.slots)]
         self._where = [at >> 3 for at in self.slots]
@@ -104,17 +105,27 @@ class Inlane:
             return None
         if words[word + 2] != stamp.sign or words[word + 1] != call:
             return None
-        places = stamp.seen(self, self._memory, self._geometry)
+        places = stamp.views.seen(self, self._memory, self._geometry)
         if stamp.inline:
             return places[taken & self._mask]
-        cell = words[word + 7]
-        return places[cell] if cell < len(places) else None
+        place = words[word + 7]
+        if words[word + 6] & ARENA:
+            return None if place == REVOKED else self._view(place, stamp.nbytes).view(stamp.dtype)
+        return places[place] if place < len(places) else None
 
-    def took(self) -> None:
-        """The slot may be used again."""
-        self.taken = self._mine[self._taken_word] = self.taken + 1
-        if self._words[self._waits_word] and self._words[ASLEEP]:
+    def took(self) -> bool:
+        """The slot may be used again. False, and it is not, if what it refers to should not have been read."""
+        words, taken = self._words, self.taken
+        if words[self._where[taken & self._mask] + 7] == REVOKED:
+            return False
+        self.taken = self._mine[self._taken_word] = taken + 1
+        if words[self._waits_word] and words[ASLEEP]:
             self.ring()
+        return True
+
+    def _view(self, place: int, nbytes: int) -> NDArray[np.uint8]:
+        """What a reference names."""
+        return self._port.loans.view(place, nbytes, self._peer, self._connection)
 
     def ring(self) -> None:
         """Wakes the peer."""
@@ -170,8 +181,10 @@ class Inlane:
         elif where == CELL:
             self._deliver(self._cell(place, nbytes))
             self._done()
+        elif where == ARENA and place == REVOKED:
+            self._drop()
         elif where == ARENA:
-            self._arena = self._port.view(self._peer, place, nbytes)
+            self._arena = self._view(place, nbytes)
             self._follow()
         elif where or nbytes > INLINE_BYTES:
             raise WireError(f"a piece of {nbytes} bytes at {where:#x}")
@@ -227,7 +240,12 @@ class Inlane:
         self._deliver(arena[:_STEP_BYTES])
         self._arena = arena[_STEP_BYTES:] if len(arena) > _STEP_BYTES else None
         if self._words[self._where[self.taken & self._mask] + 7] == REVOKED:
-            # Its call failed there, which it says next: what was read may be anything, and nobody gets it.
-            self._landing, self._missing, self._arena = None, 0, None
-        if self._arena is None:
+            self._drop()
+        elif self._arena is None:
             self._done()
+
+    def _drop(self) -> None:
+        """A reference is taken back: its call failed there, which its sender says next. What was read of it may be
+        anything, and nobody gets it."""
+        self._landing, self._missing, self._arena = None, 0, None
+        self._done()

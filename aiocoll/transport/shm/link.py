@@ -29,7 +29,7 @@ class ShmLink:
     def __init__(self, port: ShmTransport, peer: int, end: Peer, sink: FrameSink, mine: int, theirs: int) -> None:
         self._port, self.peer, self.transport = port, peer, port.name
         self._connection = end.connection
-        self.outlane = Outlane(port, end, mine, theirs)
+        self.outlane = Outlane(port, peer, end, mine, theirs)
         self.inlane = Inlane(port, peer, end, sink, mine, theirs)
         self.ready, self.ended = True, False
         port.loop.add_reader(end.connection.fileno(), self._hear)
@@ -86,7 +86,7 @@ class ShmLink:
     def _hear(self) -> None:
         """The connection has something to say: arenas, or its end."""
         try:
-            if self._port.hear(self.peer, self._connection):
+            if self._port.loans.hear(self.peer, self._connection):
                 return
             reason = "its process ended"
         except BlockingIOError:
@@ -117,4 +117,5 @@ class ShmLink:
         if self._connection.fileno() >= 0:
             self._port.loop.remove_reader(self._connection.fileno())
             self._connection.close()
+            self._port.loans.forget(self.peer)
             self.outlane.abandon(ConnectionError(reason))

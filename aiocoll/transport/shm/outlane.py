@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ...wire.frame import BODY_DATA, DATA
 from ..base import Sent
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, Segment
 from .stamp import CELL, HEAD, Stamp, kind_word
@@ -33,6 +34,8 @@ LONG_META: Final = 255
 ARENA: Final = 2 << 56
 PIECE_MASK: Final = (1 << 56) - 1
 OFFSET_BITS: Final = 44
+_LENT_KINDS: Final = (DATA, BODY_DATA)
+"""Only collectives wait for their peers anyway; a message is over when it is on its way."""
 REVOKED: Final = (1 << 64) - 1
 """What a slot's last word becomes when its reference must not be followed any more."""
 
@@ -61,12 +64,13 @@ class Outlane:
     """My lane to one peer."""
 
     __slots__ = (
-        "_bell", "_flying", "_laid", "_lent", "_mask", "_port", "_slots", "_taken_word", "_theirs", "_waits_word", "_words",
-        "bytes", "bytes_sent", "limit", "memory", "posted", "queue", "segment", "waits",
+        "_bell", "_connection", "_flying", "_laid", "_lent", "_mask", "_peer", "_port", "_slots", "_taken_word",
+        "_theirs", "_waits_word", "_words", "bytes", "bytes_sent", "limit", "memory", "posted", "queue", "segment",
+        "waits",
     )  # fmt: skip
 
-    def __init__(self, port: ShmTransport, peer: Peer, mine: int, theirs: int) -> None:
-        self._port = port
+    def __init__(self, port: ShmTransport, rank: int, peer: Peer, mine: int, theirs: int) -> None:
+        self._port, self._peer, self._connection = port, rank, peer.connection
         self.segment: Segment = port.segment
         geometry = self.segment.geometry
         self._slots = [geometry.slot(theirs, i) for i in range(geometry.slots)]
@@ -112,7 +116,7 @@ class Outlane:
                 return False
             if self._laid[index] is not stamp:
                 self._lay(index, at, stamp)
-            stamp.cells(self.memory, self.segment.geometry)[cell][...] = x
+            stamp.views.cells(self.memory, self.segment.geometry)[cell][...] = x
             words[word + 7] = cell
             self.segment.readers[cell] = 1
             self._flying.append((posted + 1, cell, None))
@@ -145,6 +149,36 @@ class Outlane:
             self.ask()
         words[word + 1] = call
         self.posted = words[word] = posted + 1
+        self.bytes_sent += stamp.nbytes
+        self._port.fence()
+        if self._theirs[ASLEEP]:
+            self.ring()
+        return True
+
+    def place_of(self, data: Any) -> int | None:
+        """Where the peer finds ``data`` itself; None if it must be copied."""
+        loans, heap = self._port.loans, self._port.heap
+        return loans.place_of(data, self._peer, self._connection) if heap.arenas else None
+
+    def lend(self, stamp: Stamp, call: int, data: Any, place: int, sent: Sent) -> bool:
+        """Sends a reference to ``data``, which the peer reads where it is; ``sent`` hears when it has. False: there is
+        no room."""
+        if self.queue or (self.posted >= self.limit and not self._room()):
+            return False
+        index = self.posted & self._mask
+        at = self._slots[index]
+        word = at >> 3
+        self._lay(index, at, stamp)
+        self._laid[index] = None  # but for one word
+        words = self._words
+        words[word + 6], words[word + 7] = stamp.nbytes | ARENA, place
+        frame = Frame(DATA, 0, call, 0, b"", data.data)
+        frame.lent, frame.sent = True, sent
+        self._lent += 1
+        self._flying.append((self.posted + 1, -1, frame))
+        self.ask()
+        words[word + 1] = call
+        self.posted = words[word] = self.posted + 1
         self.bytes_sent += stamp.nbytes
         self._port.fence()
         if self._theirs[ASLEEP]:
@@ -223,7 +257,7 @@ class Outlane:
             self._put(kind, frame, left, 0, -1, None)
             frame.at = frame.nbytes
             return True
-        place = self._port.place_of(frame, payload) if not frame.begun else None
+        place = None if frame.begun or frame.kind not in _LENT_KINDS else self.place_of(payload)
         if place is not None:
             self._put(kind, frame, left | ARENA, place, -1, frame)
             frame.at = frame.nbytes

@@ -22,7 +22,7 @@ HEAD: Final = struct.Struct("=QQQQQ")
 """Words 2 to 6 of a slot: stamp, group, kind and step and length of meta, payload length, length of this piece."""
 CELL: Final = 1 << 56
 """Beside the length of a piece: it lies in a cell."""
-_SIGNED: Final = struct.Struct("=QQQQ")
+_SIGNED: Final = struct.Struct("=QQQ")
 
 
 def kind_word(kind: int, step: int, meta_bytes: int) -> int:
@@ -30,31 +30,20 @@ def kind_word(kind: int, step: int, meta_bytes: int) -> int:
     return kind | step << 8 | meta_bytes << 40
 
 
-class Stamp:
-    """What is constant in the frames of one step: ``sign`` is one word that stands for all of it."""
+class Views:
+    """Where payloads of one dtype and length may lie, as arrays: views cost more than what is done with short ones."""
 
-    __slots__ = ("_cells", "_seen", "count", "dtype", "head", "inline", "meta", "nbytes", "price", "sign")
+    __slots__ = ("_cells", "_seen", "count", "dtype", "inline", "nbytes")
 
-    def __init__(self, kind: int, group: int, step: int, meta: bytes, dtype: np.dtype[Any], count: int) -> None:
-        self.meta, self.dtype, self.count = meta, dtype, count
+    def __init__(self, dtype: np.dtype[Any], count: int) -> None:
+        self.dtype, self.count = dtype, count
         self.nbytes = count * dtype.itemsize
-        self.price = 0
-        """What such a frame counts against the bound on unreceived bytes."""
         self.inline = self.nbytes <= INLINE_BYTES
-        what = _SIGNED.pack(group, kind_word(kind, step, len(meta)), self.nbytes, 0)
-        self.sign = int.from_bytes(hashlib.blake2b(what + meta, digest_size=8).digest(), "little") | 1
-        piece = self.nbytes if self.inline else self.nbytes | CELL
-        self.head = HEAD.pack(self.sign, group, kind_word(kind, step, len(meta)), self.nbytes, piece)
         self._cells: list[NDArray[Any]] | None = None
         self._seen: dict[Inlane, list[NDArray[Any]]] = {}
 
     def __repr__(self) -> str:
-        return f"<Stamp {self.sign:016x}: {self.count} {self.dtype}>"
-
-    @staticmethod
-    def fits(meta: bytes, nbytes: int, geometry: Geometry) -> bool:
-        """Whether such a frame takes one slot and one piece."""
-        return len(meta) <= META_BYTES and nbytes <= geometry.cell_bytes
+        return f"<Views of {self.count} {self.dtype}>"
 
     def cells(self, memory: NDArray[np.uint8], geometry: Geometry) -> list[NDArray[Any]]:
         """My cells as arrays like the payload."""
@@ -75,3 +64,27 @@ class Stamp:
 
     def _view(self, memory: NDArray[np.uint8], at: int) -> NDArray[Any]:
         return memory[at : at + self.nbytes].view(self.dtype)
+
+
+class Stamp:
+    """What is constant in the frames of one step: ``sign`` is one word that stands for all of it."""
+
+    __slots__ = ("dtype", "head", "inline", "meta", "nbytes", "price", "sign", "views")
+
+    def __init__(self, kind: int, group: int, step: int, meta: bytes, views: Views) -> None:
+        self.meta, self.views, self.dtype = meta, views, views.dtype
+        self.nbytes, self.inline = views.nbytes, views.inline
+        self.price = 0
+        """What such a frame counts against the bound on unreceived bytes."""
+        what = _SIGNED.pack(group, kind_word(kind, step, len(meta)), self.nbytes)
+        self.sign = int.from_bytes(hashlib.blake2b(what + meta, digest_size=8).digest(), "little") | 1
+        piece = self.nbytes if self.inline else self.nbytes | CELL
+        self.head = HEAD.pack(self.sign, group, kind_word(kind, step, len(meta)), self.nbytes, piece)
+
+    def __repr__(self) -> str:
+        return f"<Stamp {self.sign:016x}: {self.nbytes} bytes>"
+
+    @staticmethod
+    def fits(meta: bytes, nbytes: int, geometry: Geometry) -> bool:
+        """Whether such a frame takes one slot and one piece."""
+        return len(meta) <= META_BYTES and nbytes <= geometry.cell_bytes

@@ -12,22 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import threading
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import WireError
 from ..base import LOOP_TURN_BYTES, Link, Owner
+from .heap import Heap
 from .link import ShmLink
+from .loans import Loans
 from .meeting import Shared
-from .outlane import OFFSET_BITS, Frame, Outlane
+from .outlane import Outlane
 from .segment import ASLEEP, Geometry
-from .stamp import Stamp
+from .stamp import Stamp, Views
 
 _log = logging.getLogger("aiocoll.transport")
+_VIEWS_MAX: Final = 1024
 _LOOK_AGAIN_SECONDS: Final = 0.05
 """How often a rank that waits looks though no bell has rung: a belt, which should never be needed."""
 
@@ -50,6 +51,10 @@ class ShmTransport:
         self.memory = self
         self._look_seconds, self._shares_loop, self._looked = 0.0, True, 0.0
         self._owner: Owner | None = None
+        self._views: dict[tuple[np.dtype[Any], int], Views] = {}
+        self.heap = Heap()
+        """The arrays of this rank that its peers can read where they are."""
+        self.loans = Loans(self.heap)
         self.hungry: set[Outlane] = set()
         """Lanes with frames that wait for room."""
         self._serving = False
@@ -164,8 +169,14 @@ class ShmTransport:
 
     def stamp(self, kind: int, group: int, step: int, meta: bytes, dtype: np.dtype[Any], count: int) -> Stamp | None:
         """What such frames have in common, or None where they do not fit a slot and a piece."""
-        fits = Stamp.fits(meta, count * dtype.itemsize, self.geometry)
-        return Stamp(kind, group, step, meta, dtype, count) if fits else None
+        if not Stamp.fits(meta, count * dtype.itemsize, self.geometry):
+            return None
+        views = self._views.get((dtype, count))
+        if views is None:
+            if len(self._views) >= _VIEWS_MAX:
+                self._views.clear()
+            views = self._views[dtype, count] = Views(dtype, count)
+        return Stamp(kind, group, step, meta, views)
 
     def stage(self, stamp: Stamp, x: NDArray[Any]) -> int:
         """Puts ``x`` into a cell, for several readers; -1 if none is free. ``segment.release`` gives it up."""
@@ -176,7 +187,7 @@ class ShmTransport:
                 return -1
         cell = free.pop()
         self.segment.readers[cell] = 1
-        stamp.cells(self.segment.array, self.geometry)[cell][...] = x
+        stamp.views.cells(self.segment.array, self.geometry)[cell][...] = x
         return cell
 
     def ask_all(self) -> None:
@@ -194,21 +205,6 @@ class ShmTransport:
         for link in self._links:
             link.outlane.settle()
 
-    def place_of(self, frame: Frame, payload: memoryview) -> int | None:
-        """Where a payload lies in memory that the receiver can read itself; None if it must be copied."""
-        return None
-
-    def view(self, peer: int, place: int, nbytes: int) -> NDArray[np.uint8]:
-        """What a reference of ``peer`` names."""
-        raise WireError(f"a reference into arena {place >> OFFSET_BITS}, which never came")
-
-    def hear(self, peer: int, connection: socket.socket) -> bool:
-        """Reads a peer's connection; False at its end. BlockingIOError when it has nothing to say."""
-        data = connection.recv(4096)
-        if data:
-            raise WireError("it says something on the connection that only ends")
-        return False
-
     # -- the end
 
     def owner_lost(self, peer: int, reason: str) -> None:
@@ -223,6 +219,8 @@ class ShmTransport:
             self._belt.cancel()
         for link in self._links:
             link.close()
+        self.loans.close()
+        self.heap.close()
         self.loop.remove_reader(self._bell)
         os.close(self._bell)
         for peer in self.peers.values():
