@@ -71,6 +71,11 @@ class Verdict:
         return statistics.median(self.ratios)
 
     @property
+    def excess(self) -> float:
+        """The ratio by its bound, from below for a share of a rate: more is worse."""
+        return self.bound.bound / max(self.ratio, 1e-9) if self.bound.rate else self.ratio / self.bound.bound
+
+    @property
     def met(self) -> bool:
         """Is it within the bound?"""
         return self.ratio >= self.bound.bound if self.bound.rate else self.ratio <= self.bound.bound
@@ -96,12 +101,7 @@ class Result:
     @property
     def worst(self) -> Verdict:
         """The cell nearest to its bound, or furthest above it."""
-
-        def excess(verdict: Verdict) -> float:
-            ratio = verdict.ratio / verdict.bound.bound
-            return -ratio if verdict.bound.rate else ratio
-
-        return max(self.verdicts, key=excess)
+        return max(self.verdicts, key=lambda verdict: verdict.excess)
 
 
 def judge(bound: Bound, row: Row) -> Verdict | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -52,6 +53,13 @@ class Report:
     digits: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
+    def shown(self) -> dict[Cell, Row]:
+        """The rows for the tables of times: the second measurement where it decided a verdict."""
+        decided = {verdict.bound.cell for result in self.results for verdict in result.verdicts if verdict.met}
+        return {
+            cell: self.again[cell] if cell in self.again and cell in decided else row for cell, row in self.rows.items()
+        }
+
     def as_json(self) -> dict[str, Any]:
         """Every block's time."""
 
@@ -87,10 +95,12 @@ def machine(pythons: dict[str, Path]) -> list[str]:
             model = line.split(":", 1)[1].strip()
         elif line.startswith("cache size"):
             caches = f", {line.split(':', 1)[1].strip()} cache"
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) >> 20
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     facts = [
-        f"{model}, {usable_cores()} usable cores{caches}, {platform.machine()}",
-        f"Linux {platform.release()}, Python {platform.python_version()}, {today}",
+        f"{model}, {usable_cores()} usable cores{caches}, {memory} GiB, {platform.machine()}",
+        f"Linux {platform.release()}, Python {platform.python_version()}",
+        f"{today}, load {os.getloadavg()[0]:.1f} when it began",
     ]
     for name, python in pythons.items():
         command = [str(python), "-c", VERSIONS, *PACKAGES[name]]
@@ -173,7 +183,7 @@ def dict_of_bounds(values: list[Measured]) -> list[Measured]:
 
 def times_table(report: Report, stage: str, words: str) -> Iterator[str]:
     """Microseconds per call of every contestant on a stage, and our ratio to Gloo and to the better MPI."""
-    rows = {cell: row for cell, row in report.rows.items() if cell.stage == stage}
+    rows = {cell: row for cell, row in report.shown().items() if cell.stage == stage}
     if not rows:
         return
     extra = [name for name in ("await", "empty()") if any(name in row.seconds for row in rows.values())]
@@ -191,7 +201,7 @@ def times_table(report: Report, stage: str, words: str) -> Iterator[str]:
 
 def tcp_table(report: Report) -> Iterator[str]:
     """The same over TCP; for one-way messages the rate."""
-    rows = {cell: row for cell, row in report.rows.items() if cell.stage == "2 ranks, tcp"}
+    rows = {cell: row for cell, row in report.shown().items() if cell.stage == "2 ranks, tcp"}
     if not rows:
         return
     names = [

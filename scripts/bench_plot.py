@@ -30,7 +30,7 @@ def main() -> None:
     """One panel per collective."""
     source, target = map(Path, sys.argv[1:])
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "aiocoll", "font.size": 9})
+    matplotlib.rcParams.update({"svg.hashsalt": "aiocoll", "svg.fonttype": "none", "font.size": 9})
     from matplotlib import pyplot
 
     rows: list[dict[str, Any]] = json.loads(source.read_text())["rows"]

@@ -189,11 +189,13 @@ class Arena:
         return self.teams[name]
 
     def measure(self, names: Sequence[str], what: str, nbytes: int, rounds: int, dtype: str = "float32") -> Row:
-        """These teams take turns, ``rounds`` times. One that fails is None in the row, and its words are kept."""
+        """These teams take turns, ``rounds`` times, another one first in each round. One that fails is None in the row,
+        and its words are kept."""
         seconds: dict[str, list[float] | None] = {name: [] for name in names}
         calls: dict[str, int] = {}
         for turn in range(-1, rounds):
-            for name in names:
+            first = max(turn, 0) % len(names)
+            for name in (*names[first:], *names[:first]):
                 kept = seconds[name]
                 if kept is None:
                     continue
