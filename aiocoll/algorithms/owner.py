@@ -13,7 +13,7 @@ import numpy as np
 
 from aiocoll import patterns
 from aiocoll.algorithms.channel import Array, Channel, finish
-from aiocoll.buffers.narrow import is_narrow, narrow, widen
+from aiocoll.buffers.narrow import BLOCK, is_narrow, narrow, room_for, widen
 from aiocoll.ops import Op
 
 BLOCK_BYTES = 256 << 10
@@ -38,15 +38,17 @@ class Fold:
     Narrow floats are added up in float32, the op is finished there, and the result is rounded once.
     """
 
-    __slots__ = ("_below", "_ch", "_narrow", "_op", "_sum", "_theirs", "_wide")
+    __slots__ = ("_below", "_ch", "_narrow", "_op", "_room", "_sum", "_theirs", "_wide")
 
     def __init__(self, ch: Channel, op: Op, dtype: np.dtype[Any], longest: int) -> None:
         self._ch, self._op = ch, op
         self._below: Array | None = None
         self._narrow = is_narrow(dtype) and op.work_dtype(dtype) != dtype
         if self._narrow and longest:
-            self._sum, self._wide = (ch.borrow(4 * longest).view(np.float32) for _ in range(2))
-            self._theirs = ch.borrow(longest * dtype.itemsize).view(dtype)
+            step = min(longest, BLOCK)
+            self._sum, self._wide = (ch.borrow(4 * step).view(np.float32) for _ in range(2))
+            self._room = ch.borrow(room_for(step))
+            self._theirs = [ch.borrow(longest * dtype.itemsize).view(dtype) for _ in range(ch.size - 1)]
 
     def __repr__(self) -> str:
         return f"<Fold {self._op!r}{' of narrow floats' if self._narrow else ''} on {self._ch!r}>"
@@ -97,24 +99,23 @@ class Fold:
         self, mine: Array, out: Array, ranks: Sequence[int], shown: Awaitable[None] | None
     ) -> None:
         ch, op, count = self._ch, self._op, len(mine)
-        if not count:
-            await finish([ch.recv(peer, out) for peer in ranks if peer != ch.rank])
-            if shown is not None:
-                await shown
-            return
-        total, wide, theirs = self._sum[:count], self._wide[:count], self._theirs[:count]
-        for place, peer in enumerate(ranks):
-            if peer != ch.rank:
-                await ch.recv(peer, theirs)
-            operand = mine if peer == ch.rank else theirs
-            widen(operand, wide if place else total)
-            if place:
-                op.fold(total, wide, total)
-            await ch.breathe()
-        op.finish(total, len(ranks))
+        peers = [peer for peer in ranks if peer != ch.rank]
+        operands = dict.fromkeys(ranks, mine)
+        for i, peer in enumerate(peers):
+            operands[peer] = self._theirs[i][:count] if count else mine
+        await finish([ch.recv(peer, operands[peer]) for peer in peers])
         if shown is not None:
             await shown
-        narrow(total, out)
+        for start in range(0, count, BLOCK):  # all operands of one piece, so that it stays in a cache
+            stop = min(start + BLOCK, count)
+            total, wide = self._sum[: stop - start], self._wide[: stop - start]
+            widen(operands[ranks[0]][start:stop], total)
+            for peer in ranks[1:]:
+                widen(operands[peer][start:stop], wide)
+                op.fold(total, wide, total)
+            op.finish(total, len(ranks))
+            narrow(total, out[start:stop], self._room)
+            await ch.breathe()
 
 
 async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> None:

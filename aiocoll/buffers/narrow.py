@@ -61,15 +61,21 @@ def widen(source: Array, target: NDArray[np.float32]) -> None:
         np.multiply(into, _F16_SCALE, out=into)
 
 
-def narrow(source: NDArray[np.float32], target: Array) -> None:
-    """target = source, rounded to the nearest, ties to even."""
+def room_for(count: int) -> int:
+    """The bytes that ``narrow`` works in for so many elements."""
+    return 12 * min(count, BLOCK)
+
+
+def narrow(source: NDArray[np.float32], target: Array, room: NDArray[np.uint8] | None = None) -> None:
+    """target = source, rounded to the nearest, ties to even; ``room`` are bytes that ``room_for`` counts."""
     if target.dtype != np.float16 or not target.dtype.isnative:
         _cast(source, target)
         return
-    bits, room = source.view(np.uint32), np.empty((3, min(BLOCK, len(source))), np.uint32)
+    bits, step = source.view(np.uint32), min(BLOCK, len(source))
+    space = (np.empty(room_for(step), np.uint8) if room is None else room[: room_for(step)]).view(np.uint32)
     for start in range(0, len(source), BLOCK):
         part = bits[start : start + BLOCK]
-        _to_float16(part, target[start : start + BLOCK], room[:, : len(part)])
+        _to_float16(part, target[start : start + BLOCK], space.reshape(3, step)[:, : len(part)])
 
 
 def _to_float16(bits: NDArray[np.uint32], target: Array, room: NDArray[np.uint32]) -> None:
