@@ -47,6 +47,18 @@ def test_a_rank_alone_has_none_but_its_own_copies() -> None:
     assert found.memcpy is not None and found.memory is None and found.socket is None
 
 
+def test_ranks_of_several_hosts_have_none_but_their_copies() -> None:
+    async def main(group: Group) -> tuple[Floor, float | None]:
+        machine = Machine(Awaited(group))
+        await machine.prepare()
+        found = await machine.floor(4096)
+        machine.close()
+        return found, machine.flag
+
+    found, flag = run(4, main, "sim", hosts=[0, 0, 1, 1])[0]
+    assert flag is None and found.memory is None and found.socket is None and found.memcpy
+
+
 def test_a_page_and_a_connection_that_cannot_be_had_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(group: Group) -> tuple[Floor, float | None]:
         def refuse(*arguments: object, **options: object) -> int:
