@@ -221,12 +221,13 @@ class Endpoint:
         elif self.inline and self.spin_seconds > 0.0:
             self._spin(operation, link)
 
-    def serve_blocked(self, spin_seconds: float) -> None:
-        """A blocking driver steps the coroutines from now on; verbs look for ``spin_seconds`` before they sleep."""
+    def serve_blocked(self, spin_seconds: float, look_seconds: float) -> None:
+        """A blocking driver steps the coroutines from now on; before they sleep verbs spin on sockets for
+        ``spin_seconds``, and look into shared memory for ``look_seconds``."""
         self.inline, self.spin_seconds = True, spin_seconds
         self.transport.turn_bytes = BLOCKING_TURN_BYTES
         if self.memory is not None:
-            self.memory.look_for(spin_seconds, shares_loop=False)
+            self.memory.look_for(look_seconds, shares_loop=False)
 
     def serve_loop(self) -> None:
         """Others share the loop from now on."""
