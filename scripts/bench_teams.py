@@ -25,6 +25,7 @@ from environment import ROOT, clean_environment
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 BLOCK_SECONDS = 0.04
+CALLS_MIN = 2
 ANSWER_SECONDS_MAX = 120.0  # a team that hangs ends its part in the benchmark, too
 END_SECONDS = 10.0
 
@@ -93,14 +94,15 @@ class Team:
             raise TeamError(f"{self.contestant.name}: a rank is gone ({problem})") from problem
         return max(answer["seconds"] for answer in self._answers()) / calls
 
-    def calibrate(self, what: str, nbytes: int, dtype: str = "float32") -> int:
-        """Warms up; gives the number of calls that fill a block."""
-        calls = 1
+    def block(self, what: str, nbytes: int, calls: int, dtype: str = "float32") -> tuple[float, int]:
+        """Seconds per call of a block that is long enough, and its number of calls: ``calls``, or as many as it takes
+        (when they were counted, a disturbance may have made them look slow). Shorter ones warm up."""
         while True:
             seconds = self.order(what, nbytes, calls, dtype) * calls
-            if seconds >= BLOCK_SECONDS / 2:
-                return max(2, math.ceil(calls * 1.2 * BLOCK_SECONDS / seconds))
-            calls = min(10 * calls, math.ceil(calls * 1.5 * BLOCK_SECONDS / max(seconds, 1e-7)))
+            if seconds >= BLOCK_SECONDS and calls >= CALLS_MIN:
+                return seconds / calls, calls
+            wanted = math.ceil(calls * 1.2 * BLOCK_SECONDS / max(seconds, 1e-7))
+            calls = max(CALLS_MIN, min(10 * calls, max(wanted, calls + 1)))
 
     def close(self) -> None:
         """Ends all ranks."""
@@ -192,7 +194,7 @@ class Arena:
         """These teams take turns, ``rounds`` times, another one first in each round. One that fails is None in the row,
         and its words are kept."""
         seconds: dict[str, list[float] | None] = {name: [] for name in names}
-        calls: dict[str, int] = {}
+        calls = dict.fromkeys(names, 1)
         for turn in range(-1, rounds):
             first = max(turn, 0) % len(names)
             for name in (*names[first:], *names[:first]):
@@ -200,10 +202,9 @@ class Arena:
                 if kept is None:
                     continue
                 try:
-                    if turn < 0:
-                        calls[name] = self.team(name).calibrate(what, nbytes, dtype)
-                    else:
-                        kept.append(self.team(name).order(what, nbytes, calls[name], dtype))
+                    took, calls[name] = self.team(name).block(what, nbytes, calls[name], dtype)
+                    if turn >= 0:  # before that, everybody warms up
+                        kept.append(took)
                 except TeamError as problem:
                     seconds[name] = None
                     self.failures.append(f"{what} of {size_text(nbytes)}: {problem}")
