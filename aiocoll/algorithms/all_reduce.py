@@ -45,6 +45,27 @@ async def exchange(ch: Channel, x: Array, op: Op) -> None:
 
 @algorithm(
     "all_reduce",
+    rounds=lambda p: p - 1,
+    sent=lambda p, n: n * (p - 1),
+    path=lambda p, n: n * (p - 1),
+    folded=lambda p, n: n * (p - 1),
+    keeps_order=True,
+    when=lambda p, n: p <= 2,
+    needs="two ranks",
+    on="memory",
+    blocked=True,
+)
+async def swap(ch: Channel, x: Array, op: Op) -> None:
+    """Two ranks show each other a block at a time and fold it where it lies: one wait per block."""
+    if ch.size == 1:
+        return
+    for part in owner.blocks_of(len(x), owner.block_length(x, op)):
+        await ch.combine(1 - ch.rank, x[part], op)
+        await ch.breathe()
+
+
+@algorithm(
+    "all_reduce",
     rounds=lambda p: min(p - 1, 1),
     messages=lambda p: p - 1,
     sent=lambda p, n: n * (p - 1),

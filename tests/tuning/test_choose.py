@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,25 @@ def test_latency_first_and_bandwidth_later() -> None:
     assert names("exchange_all", 32)[0] == "bruck" and names("exchange_all", 8)[0] == "post_all"
     assert names("gather", 8)[0] == "linear" and names("gather", 64)[0] == "binomial"
     assert names("scan", 8, SUM)[0] == "recursive_doubling" and names("scan", 8, SUM)[-1] == "chain"
+
+
+def test_ranks_that_share_memory() -> None:
+    def chosen(collective: str, size: int, nbytes: int, **facts: Any) -> str:
+        op = SUM if collective in REDUCTIONS else None
+        return choose(collective, nbytes=nbytes, size=size, count=nbytes, op=op, shared=True, **facts).name
+
+    assert [chosen("all_reduce", 2, nbytes) for nbytes in (8, 1 << 18, 1 << 20, 1 << 26)] == [
+        "swap", "swap", "two_shot", "two_shot",
+    ]  # fmt: skip
+    for size in (4, 8, 16, 64):
+        assert chosen("all_reduce", size, 1 << 24) == "two_shot" != chosen("all_reduce", size, 8)
+        assert chosen("reduce_scatter", size, 1 << 24) == "direct"
+        assert chosen("all_gather", size, 1 << 24) == "full_mesh"
+    assert chosen("broadcast", 8, 1 << 24) == "linear" and chosen("all_to_all", 8, 1 << 20) == "post_all"
+    assert find("all_reduce", chosen("all_reduce", 4, 1 << 12, narrow=True)).narrow
+    assert find("all_reduce", chosen("all_reduce", 2, 1 << 24, narrow=True)).narrow
+    assert choose("all_reduce", nbytes=1 << 24, size=4, count=1 << 23, op=SUM, narrow=True).narrow
+    assert all(each.on != "memory" for each in (choose("scan", nbytes=8, size=4, count=8, op=SUM),))
 
 
 def test_order_is_kept_for_ops_that_need_it() -> None:
