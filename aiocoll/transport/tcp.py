@@ -15,6 +15,7 @@ from typing import Any, Final
 from ..errors import WireError
 from ..wire.frame import CREDIT, FrameReader, FrameSink, pack_header
 from .base import LOOP_TURN_BYTES, Link, Owner, Queued, Sent
+from .forked import not_for_children
 from .item import Item
 from .tcp_connect import Dial, Porch, TcpWorld, unacknowledged
 
@@ -92,6 +93,7 @@ class TcpLink:
     def attach(self, connection: socket.socket, leftover: bytes, *, accepted: bool = False) -> None:
         """The handshake is over: ``connection`` carries this link from now on."""
         self._socket, self.ready, self.dial = connection, True, None
+        not_for_children(connection)
         self._stop_retry()
         self._loop.add_reader(connection.fileno(), self._receive if self._port.tells_again else self._receive_all)
         if accepted:

@@ -24,7 +24,7 @@ from aiocoll.testing import run
 from .ranks import HANG_SECONDS, ranks, results, soon, until
 
 pytestmark = pytest.mark.timeout(120)
-both = pytest.mark.parametrize("transport", ["tcp", "inproc"])
+both = pytest.mark.parametrize("transport", ["tcp", "shm", "inproc"])
 bounds = pytest.mark.parametrize("bound", ["1", "3000", ""])
 NUMBER = 1000
 

@@ -24,7 +24,7 @@ from aiocoll.wire import frame
 from .ranks import kill, ranks, results, soon, until
 
 pytestmark = pytest.mark.timeout(90)
-both = pytest.mark.parametrize("transport", ["tcp", "inproc"])
+both = pytest.mark.parametrize("transport", ["tcp", "shm", "inproc"])
 BIG = 1 << 20
 
 

@@ -15,7 +15,7 @@ from aiocoll.group import Group
 from .ranks import kill, ranks, results, soon, until
 
 pytestmark = pytest.mark.timeout(90)
-TRANSPORTS = ["tcp", "inproc"]
+TRANSPORTS = ["tcp", "shm", "inproc"]
 both = pytest.mark.parametrize("transport", TRANSPORTS)
 BIG = 1 << 20
 

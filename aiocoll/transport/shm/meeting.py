@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 from ...config import Settings
 from ...errors import AuthenticationError, WireError
 from ...wire.hello import RANK, ClientHello, Identity, Reason, Refused, ServerHello, Theirs
+from ..forked import not_for_children
 from ..tcp_connect import TcpWorld
 from .door import Door, Line, readable
 from .headroom import available_bytes
@@ -248,6 +249,7 @@ class Pairing:
         finally:
             os.close(memory_fd)
         self._lines.remove(line)
+        not_for_children(line.connection)
         self._peers[peer] = Peer(line.connection, mapped, bell_fd)
         self._awaited.discard(peer)
         if not self._awaited:
