@@ -40,6 +40,8 @@ MEASURES = {
     "scan": "the vector of one rank",
     "scatter": "all blocks together",
     "share": "all blobs together",
+    "show": "all parcels together",
+    "spread": "the parcel",
 }
 """Which bytes ``n`` counts, by collective."""
 

@@ -46,12 +46,17 @@ def broadcast(
         return None
     try:
         root = root_of(member, src, group_src, "broadcast", "src")
+        fits = type(tensor) is np.ndarray and tensor.flags.carray
         if root == member.rank:
             data = input_of(tensor, "broadcast", root)
         else:
             out = Output(tensor, "broadcast", member.rank)
     except UsageError as error:
         raise refused(member, "broadcast", error) from error.__cause__
+    if fits and not async_op:
+        given, wanted = (data, None) if root == member.rank else (None, out.flat)
+        if again(member, member.asynchronous.broadcast_again, given, root, wanted):
+            return None
     if root == member.rank:
         return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, _nothing)
     return call(member, "broadcast", lambda g: g.broadcast(None, root, out=out.flat), async_op, _settle(out))
@@ -73,7 +78,8 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op
         return None
     if type(tensor) is np.ndarray and not async_op and tensor.flags.carray:
         flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
-        if again(member, member.asynchronous.all_reduce_again, flat, OP_OF.get(op), flat):
+        usual = OP_OF.get(op) if type(op) is ReduceOp else op
+        if again(member, member.asynchronous.all_reduce_again, flat, usual, flat):
             return None
     try:
         reduction = op_of(op)
@@ -135,6 +141,10 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
     member = member_of(group)
     if member is None:
         return None
+    if not async_op and type(tensor_list) is list and len(tensor_list) == member.size and _alike(tensor, tensor_list):
+        flats = [each if each.ndim == 1 else each.reshape(-1) for each in tensor_list]
+        if again(member, member.asynchronous.all_gather_again, tensor.reshape(-1), flats):
+            return None
     try:
         data = input_of(tensor, "all_gather", member.rank)
         outputs = outputs_of(tensor_list, member.size, "all_gather", "tensor_list", member.rank)
@@ -292,6 +302,17 @@ def barrier(
 
 
 # ------------------------------------------------------------------------------------------------ endings
+
+
+def _alike(tensor: Any, tensors: Sequence[Any]) -> bool:
+    """Whether all are NumPy arrays of one dtype and count that are filled in place."""
+    if type(tensor) is not np.ndarray:
+        return False
+    dtype, size = tensor.dtype, tensor.size
+    for each in tensors:
+        if type(each) is not np.ndarray or each.dtype is not dtype or each.size != size or not each.flags.carray:
+            return False
+    return True
 
 
 def _settle(out: Output) -> Any:

@@ -32,6 +32,8 @@ _get_running_loop = asyncio._get_running_loop
 T = TypeVar("T")
 P = ParamSpec("P")
 _PLANS_MAX: Final = 4096
+Again = tuple[Channel, Coroutine[Any, Any, Any]]
+"""A call that came again, made and not begun."""
 
 
 @dataclass(slots=True)
@@ -290,14 +292,15 @@ class Calls:
         return None if observe.active else self._kinds.get(key)
 
     def _keep_ready(
-        self, key: Any, collective: str, description: str, run: Callable[..., Coroutine[Any, Any, Any]]
-    ) -> None:
+        self, key: Any, collective: str, description: str, run: Callable[..., Coroutine[Any, Any, Any]],
+        meta: bytes = b"",
+    ) -> None:  # fmt: skip
         """Calls of this kind come again."""
         if len(self._kinds) >= READY_MAX:
             for ready in self._kinds.values():
                 self._counts[ready.collective] = self._counts.get(ready.collective, 0) + ready.made
             self._kinds.clear()
-        self._kinds[key] = Ready(self._scope, collective, description, run)
+        self._kinds[key] = Ready(self._scope, collective, description, run, meta)
 
     async def _again(self, ready: Ready, channel: Channel, result: Any, *arguments: Any) -> Any:
         """One more call of a kind; gives ``result``."""

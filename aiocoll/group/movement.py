@@ -6,7 +6,7 @@ itself, if it is small), so every later choice rests on facts that all ranks kno
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,105 +15,25 @@ from numpy.typing import NDArray
 
 from .. import patterns
 from ..algorithms import Algorithm, all_of, pace
-from ..algorithms.announce import announce
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
-from ..buffers import as_array, as_bytes, as_out, check_out, native
+from ..buffers import as_array, as_bytes, as_out, check_out
 from ..endpoint import Channel
-from ..errors import MismatchError, UsageError, WireError
-from ..wire.codec import ArrayMeta, parse
-from .calls import Calls, Posted
-from .packing import HAS_OUT, Head, Packed, array_of, blob_of, direct, read_blob, value_of
+from ..errors import MismatchError, UsageError
+from ..wire.codec import parse
+from .broadcasts import Body, Broadcasts
+from .calls import Again, Posted
+from .packing import HAS_OUT, Head, Packed, array_of, blob_of, comes_again, direct, read_blob, value_of
 
 Array = NDArray[Any]
-Body = Callable[[Channel], Awaitable[Any]]
 
-_ANNOUNCE_BYTES_MAX: Final = 32 << 10
 _BLIND_BYTES: Final = 1024
 """What a rank is taken to send another where nobody knows sizes but the senders."""
 _ALIGN: Final = 64
 
 
-class Movement(Calls):
-    """See API: broadcast to barrier."""
-
-    def broadcast(
-        self, x: Any, root: int = 0, out: Any = None, *, timeout: float | None = None, name: str | None = None
-    ) -> Posted[Any]:
-        """Root's array on every rank; on the others ``x`` is ignored and may be None.
-
-        Root gets back the array that it gave (a copy where that is no writeable ndarray), the others a new one, or
-        ``out``, which must have root's shape and dtype.
-        """
-        turn = self._turn("broadcast", name)
-
-        def prepare() -> tuple[str, Body]:
-            where = self._rank_of(root, "broadcast", "root")
-            rank, mine = self._scope.rank, self._scope.rank == where
-            target = None if out is None else as_out(out, what="broadcast", rank=rank)
-            packed = Packed(x, "broadcast", rank) if mine else None
-            if packed is not None and target is not None:
-                own = packed.array
-                check_out(target, own.shape, own.dtype, [own], what="broadcast", rank=rank)
-
-            async def body(ch: Channel) -> Any:
-                if packed is not None:
-                    flags = 0 if target is None else HAS_OUT
-                    await self._spread(ch, packed.meta, await packed.data(ch), where, None, flags)
-                    if target is None:
-                        return x if isinstance(x, np.ndarray) and x.flags.writeable else await packed.copied(ch)
-                    if out is not x:
-                        await pace.copy(ch, packed.array, target)
-                    return out
-
-                def place(meta: bytes, nbytes: int) -> Array | None:
-                    return direct(target, self._fitting(meta, target, where, "broadcast"))
-
-                meta, data, landed = await self._spread(ch, b"", None, where, place)
-                if target is None:
-                    return value_of(meta, data)
-                if not landed:
-                    await pace.copy(ch, array_of(meta, data), target)
-                return out
-
-            return f"broadcast root={where}", body
-
-        return self._made(turn, timeout, prepare)
-
-    async def _spread(
-        self, ch: Channel, meta: bytes, data: Array | None, root: int,
-        place: Callable[[bytes, int], Array | None] | None, flags: int = 0,
-    ) -> tuple[bytes, Array, bool]:  # fmt: skip
-        """Root's (meta, data) on every rank, and whether the data landed where ``place`` wanted it."""
-        mine = None
-        if data is not None:
-            mine = blob_of(meta, data, flags, inline_bytes_max=_ANNOUNCE_BYTES_MAX)
-        blob = await announce(ch, mine, root)
-        flags, meta, nbytes, small = read_blob(blob)
-        wanted = place(meta, nbytes) if place is not None else None
-        if flags & HAS_OUT:  # nobody is through before everybody knows that root's array fits
-            await self._barrier().run(ch)
-        if small is not None:
-            if wanted is not None:
-                wanted[:] = small
-            return meta, small if data is None else data, wanted is not None
-        buffer = data if data is not None else wanted if wanted is not None else np.empty(nbytes, np.uint8)
-        if ch.size > 1:
-            await self._chosen("broadcast", nbytes).run(ch, buffer, root)
-        return meta, buffer, wanted is not None
-
-    def _fitting(self, meta: bytes, target: Array | None, source: int, what: str) -> ArrayMeta:
-        """Checks what comes against ``out``: MismatchError if it does not fit."""
-        try:
-            came = parse(meta)
-        except WireError as error:
-            raise MismatchError(f"{what} on rank {self._scope.rank}: what rank {source} gave: {error}") from error
-        if target is not None and (came.shape != target.shape or came.dtype != native(target.dtype)):
-            raise MismatchError(
-                f"{what}: rank {source} gave shape {came.shape} of {came.dtype}, but out on rank {self._scope.rank} "
-                f"has shape {target.shape} of {target.dtype}"
-            )
-        return came
+class Movement(Broadcasts):
+    """See API: gather to barrier."""
 
     def gather(
         self, x: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None
@@ -149,6 +69,10 @@ class Movement(Calls):
 
         Shapes and dtypes may differ from rank to rank unless some rank gives ``out``.
         """
+        if timeout is None and name is None and out is not None:
+            again = self.all_gather_again(x, out)
+            if again is not None:
+                return self._posted_again(*again)
         turn = self._turn("all_gather", name)
 
         def prepare() -> tuple[str, Body]:
@@ -160,9 +84,17 @@ class Movement(Calls):
                 joined = (size * shape[0], *shape[1:]) if shape else (size,)
                 fits = joined if target.shape == joined else (size, *shape)
                 check_out(target, fits, packed.array.dtype, [packed.array], what="all_gather", rank=rank)
+            straight = self._straight("show", "all_gather")
+            if straight is not None and target is out and comes_again(x) and (target is None or comes_again(target)):
+                key = ("all_gather", x.dtype, x.shape, None if target is None else target.shape)
+                meta = bytes([0 if target is None else HAS_OUT]) + packed.meta
+                self._keep_ready(key, "all_gather", "all_gather", self._into_places, meta)
 
             async def body(ch: Channel) -> Any:
-                metas, blocks = await self._gathered(ch, packed, target)
+                if straight is not None:
+                    metas, blocks = await self._shown(ch, straight, packed, target)
+                else:
+                    metas, blocks = await self._gathered(ch, packed, target)
                 if target is None:
                     return [value_of(meta, block) for meta, block in zip(metas, blocks, strict=True)]
                 stacked = target.shape[1:] == packed.array.shape
@@ -181,6 +113,71 @@ class Movement(Calls):
             return "all_gather", body
 
         return self._made(turn, timeout, prepare)
+
+    def all_gather_again(self, x: Any, out: Any) -> Again | None:
+        """The same for arrays like those of a call before; None for others. ``out`` may be a list of one array per
+        rank, as long as ``x`` each."""
+        if type(x) is not np.ndarray or not x.flags.carray:
+            return None
+        if type(out) is list:
+            ready = self._ready(("all_gather", x.dtype, x.shape, None))
+            places = out
+        elif type(out) is np.ndarray and out.flags.carray and out.dtype is x.dtype:
+            ready = self._ready(("all_gather", x.dtype, x.shape, out.shape))
+            if ready is None or np.may_share_memory(x, out):
+                return None
+            flat, each = out.reshape(-1), x.size
+            places = [flat[rank * each : (rank + 1) * each] for rank in range(self._scope.size)]
+        else:
+            return None
+        if ready is None:
+            return None
+        channel = ready.channel(self.timeout)
+        return channel, self._again(ready, channel, out, x.reshape(-1), places, ready.meta)
+
+    async def _into_places(self, ch: Channel, data: Array, places: Sequence[Array], meta: bytes) -> None:
+        """Every rank's array into the place of its rank: most likely all are alike, as before."""
+        straight = self._straight("show", "all_gather")
+        assert straight is not None
+        like = parse(meta[1:])
+
+        def place(source: int, came: bytes, nbytes: int) -> Array:
+            what = self._fitting(came[1:], None, source, "all_gather")
+            if (what.shape, what.dtype) != (like.shape, like.dtype):
+                raise MismatchError(
+                    f"all_gather with out=: rank {source} gave shape {what.shape} of {what.dtype}, rank "
+                    f"{self._scope.rank} shape {like.shape} of {like.dtype}"
+                )
+            return np.empty(nbytes, np.uint8) if what.fortran != like.fortran else places[source].view(np.uint8)
+
+        parcels = await straight.run(ch, meta, data, place, [(meta, target) for target in places], places[ch.rank])
+        for parcel, target in zip(parcels, places, strict=True):
+            if parcel.data is not target and not np.may_share_memory(parcel.data, target):
+                await pace.copy(ch, array_of(parcel.meta[1:], parcel.data), target.reshape(like.shape))
+
+    async def _shown(
+        self, ch: Channel, straight: Algorithm, packed: Packed, target: Array | None
+    ) -> tuple[list[bytes], list[Array]]:
+        """Every rank's description and bytes, where all ranks share memory."""
+        data = await packed.data(ch)
+        places: list[Array] | None = None
+        if target is not None and target.flags.c_contiguous and target.dtype.isnative:
+            flat, each = as_bytes(target), data.nbytes
+            places = [flat[rank * each : (rank + 1) * each] for rank in range(ch.size)]
+
+        def place(source: int, meta: bytes, nbytes: int) -> Array:
+            return np.empty(nbytes, np.uint8) if places is None or nbytes != data.nbytes else places[source]
+
+        own = None if places is None else places[ch.rank]
+        flags = bytes([0 if target is None else HAS_OUT])
+        parcels = await straight.run(ch, flags + packed.meta, data, place, None, own)
+        if any(parcel.meta[0] & HAS_OUT for parcel in parcels):
+            _all_equal([parcel.meta[1:] for parcel in parcels], "all_gather with out=")
+        if target is None:  # mine is to be a copy, too
+            own = np.empty_like(data)
+            await pace.copy(ch, data, own)
+            parcels[ch.rank] = Parcel(parcels[ch.rank].meta, own)
+        return [parcel.meta[1:] for parcel in parcels], [parcel.data for parcel in parcels]
 
     async def _gathered(self, ch: Channel, packed: Packed, target: Array | None) -> tuple[list[bytes], list[Array]]:
         """Every rank's description and bytes."""
@@ -316,16 +313,13 @@ class Movement(Calls):
 
         return self._made(turn, timeout, prepare)
 
-    def barrier_again(self) -> tuple[Channel, Coroutine[Any, Any, None]] | None:
+    def barrier_again(self) -> Again | None:
         """The same after a first one; None before it."""
         ready = self._ready("barrier")
         if ready is None:
             return None
         channel = ready.channel(self.timeout)
         return channel, self._again(ready, channel, None)
-
-    def _barrier(self) -> Algorithm:
-        return self._plan("barrier", lambda: self._chosen("barrier", 0))
 
     def _packed_parts(self, parts: Any, what: str) -> list[Packed]:
         rank, size = self._scope.rank, self._scope.size

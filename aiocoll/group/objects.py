@@ -82,7 +82,8 @@ class Objects(Movement):
 
             async def body(ch: Channel) -> Any:
                 data = None if mine is None else await mine.data(ch)
-                return (await self._spread(ch, b"", data, where, None))[1]
+                straight = self._straight("spread", "broadcast")
+                return (await self._spread(ch, straight, b"", data, where, None))[1]
 
             return f"broadcast_object root={where}", body
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithms import pace
+from ..algorithms.spread import BLOCK_BYTES
 from ..buffers import as_array, as_bytes, is_packed, native, pack, shaped
 from ..buffers.layout import PIECE_BYTES
 from ..endpoint import Channel
@@ -116,6 +117,17 @@ def value_of(meta: bytes, data: Array) -> Any:
     """What the sender gave: an array, or a NumPy scalar for a number."""
     array = array_of(meta, data)
     return array[()] if not array.ndim and parse(meta).fortran else array
+
+
+def comes_again(array: Any) -> bool:
+    """Whether calls with arrays like this one can take a short cut: blocks of it end where elements do."""
+    return (
+        type(array) is np.ndarray
+        and array.flags.carray
+        and array.dtype.isnative
+        and array.ndim > 0
+        and BLOCK_BYTES % max(array.itemsize, 1) == 0
+    )
 
 
 def direct(target: Array | None, what: ArrayMeta) -> Array | None:

@@ -34,11 +34,14 @@ if hasattr(os, "register_at_fork"):
 class Ready:
     """One kind of call: its description, its coroutine, and a channel that was used before."""
 
-    __slots__ = ("collective", "description", "made", "number", "run", "scope", "spare", "stamps")
+    __slots__ = ("collective", "description", "made", "meta", "number", "run", "scope", "spare", "stamps")
 
     def __init__(
-        self, scope: Scope, collective: str, description: str, run: Callable[..., Coroutine[Any, Any, Any]]
-    ) -> None:
+        self, scope: Scope, collective: str, description: str, run: Callable[..., Coroutine[Any, Any, Any]],
+        meta: bytes,
+    ) -> None:  # fmt: skip
+        self.meta = meta
+        """What describes the data, where it travels with them."""
         self.scope, self.collective, self.description, self.run = scope, collective, description, run
         self.spare: Channel | None = None
         self.stamps: dict[tuple[int, int], Stamp | None] = {}

@@ -7,7 +7,7 @@ result's own memory where the dtypes allow it.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -22,7 +22,7 @@ from ..buffers.narrow import is_narrow
 from ..endpoint import Channel
 from ..errors import UsageError
 from ..ops import SUM, Op, as_op, finish_pieces
-from .calls import Calls, Posted
+from .calls import Again, Calls, Posted
 
 Array = NDArray[Any]
 
@@ -126,7 +126,7 @@ class Reductions(Calls):
 
         return self._made(turn, timeout, prepare)
 
-    def all_reduce_again(self, x: Any, op: Any, out: Any) -> tuple[Channel, Coroutine[Any, Any, Any]] | None:
+    def all_reduce_again(self, x: Any, op: Any, out: Any) -> Again | None:
         """The same for arguments like those of a call before, which need no second look; None for others."""
         if type(x) is not np.ndarray or type(op) is not Op or not x.flags.carray:
             return None

@@ -140,6 +140,10 @@ class SyncGroup:
         self, x: Any, root: int = 0, out: Any = None, *, timeout: float | None = None, name: str | None = None
     ) -> Any:
         """Root's array, on every rank; elsewhere ``x`` is ignored."""
+        if timeout is None and name is None:
+            result = self._driver.run_again(self._group.broadcast_again, x, root, out)
+            if result is not NotImplemented:
+                return result
         return self._driver.run(lambda: self._group.broadcast(x, root, out, timeout=timeout, name=name))
 
     def reduce(
@@ -171,6 +175,10 @@ class SyncGroup:
 
     def all_gather(self, x: Any, out: Any = None, *, timeout: float | None = None, name: str | None = None) -> Any:
         """The list of all arrays in rank order; with ``out`` (equal shapes) one array, filled in rank order."""
+        if out is not None and timeout is None and name is None:
+            result = self._driver.run_again(self._group.all_gather_again, x, out)
+            if result is not NotImplemented:
+                return result
         return self._driver.run(lambda: self._group.all_gather(x, out, timeout=timeout, name=name))
 
     def scatter(

@@ -31,6 +31,11 @@ class FakeGroup:
         self.incoming: list[Message] = []
         self.closed = False
 
+    def never_before(self, *arguments: Any) -> None:
+        """No call has been made before with arguments like these."""
+
+    all_reduce_again = all_gather_again = broadcast_again = barrier_again = never_before
+
     def theirs(self, x: Any) -> list[Any]:
         return [np.asarray(x + 10 * (other - self.rank)) for other in range(self.size)]
 

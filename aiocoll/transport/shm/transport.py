@@ -99,6 +99,8 @@ class ShmTransport:
         """How long whoever waits may look before it sleeps: each time, or, if others need the loop, in each of its
         turns."""
         self._look_seconds, self._shares_loop = seconds, shares_loop
+        if shares_loop and not self.asleep:
+            self.loop.call_soon(self.sleep)  # from now on the loop may block whenever nothing is to be done
 
     def may_look(self) -> float:
         """For how many seconds one may look now."""
@@ -185,7 +187,7 @@ class ShmTransport:
             self.settle_lanes()
             if not free:
                 return -1
-        cell = free.pop()
+        cell = free.popleft()
         self.segment.readers[cell] = 1
         stamp.views.cells(self.segment.array, self.geometry)[cell][...] = x
         return cell
