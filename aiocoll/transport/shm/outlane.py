@@ -336,10 +336,10 @@ class Outlane:
         free = self.segment.free
         flying = self._flying
         if flying and flying[0][0] <= self._theirs[self._taken_word]:
-            self.settle()  # its cells are in cache
+            self.settle()
         if not free:
             self._port.settle_lanes()
-        return free.pop() if free else -1
+        return free.popleft() if free else -1
 
     def news(self) -> bool:
         """Whether the peer has taken something that this rank waits for."""

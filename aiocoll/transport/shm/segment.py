@@ -16,6 +16,7 @@ import errno
 import fcntl
 import mmap
 import os
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,8 +103,9 @@ class Segment:
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self.bytes = memoryview(memory)
         self.words = self.bytes.cast("Q")
-        self.free = list(range(geometry.cells))
-        """Cells without content; the last one was used last and is in cache."""
+        self.free = deque(range(geometry.cells))
+        """Cells without content, the one that was used longest ago first: what a peer has read lately lies in its cache,
+        and taking it from there costs a writer three times as much as writing what has left it."""
         self.readers = [0] * geometry.cells
         """For how many peers a cell's content is meant that have not taken it yet."""
 
