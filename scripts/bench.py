@@ -83,14 +83,14 @@ def mpi(name: str, python: Path, size: int, *, tcp: bool) -> Contestant:
 
 
 def plan(only: str, peers: Iterable[str], *, gate: bool) -> Plan:
-    """The rows that ``only`` leaves, and their cells; without ``gate`` those of the table of times, too."""
+    """The rows that ``only`` leaves, and their cells; without ``gate`` the whole table of times, with every peer."""
     wanted = re.compile(only, re.IGNORECASE)
     known = {"aiocoll", "sync", "await", "empty()", "raw", *peers, *(f"{peer} tcp" for peer in peers)}
     made = Plan(digits=bool(wanted.search("train_digits")) and not gate)
     if not gate:
         for cell in shown_cells():
             if wanted.search(f"{cell.stage}: {cell}"):
-                made.cells[cell] = [OURS_BY_CALL.get(cell.what, "aiocoll"), *(p for p in ("gloo", *MPI) if p in known)]
+                made.cells[cell] = [OURS_BY_CALL.get(cell.what, "aiocoll")]
     for must in musts():
         bounds = [b for b in must.bounds if wanted.search(f"{b.cell.stage}: {b.cell}") or wanted.search(must.name)]
         bounds = [bound for bound in bounds if known.intersection(bound.against)]
@@ -99,7 +99,12 @@ def plan(only: str, peers: Iterable[str], *, gate: bool) -> Plan:
         for bound in bounds:
             names = made.cells.setdefault(bound.cell, [])
             names += [name for name in (bound.ours, *bound.against) if name in known and name not in names]
+    for cell, names in made.cells.items():
+        if not gate and cell.stage != "2 ranks, tcp" and cell.dtype == "float32":
+            names += [name for name in ("gloo", *MPI) if name in known and name not in names]
     made.others = [other for other in OTHERS if wanted.search(other.name)]
+    if "gloo" not in peers:
+        made.others = [other for other in made.others if other.against != "torchrun"]
     return made
 
 
