@@ -9,7 +9,8 @@ from aiocoll.config import Settings
 
 
 def test_defaults_and_what_the_environment_says() -> None:
-    assert Settings.from_env({}) == Settings()
+    default = Settings.from_env({})
+    assert (default.shm_cell_bytes, default.shm_cells, default.shm_slots) == (256 << 10, 16, 64)
     told = Settings.from_env(
         {
             "AIOCOLL_SHM_CELL_BYTES": "5000",
