@@ -9,8 +9,9 @@ from aiocoll.config import Settings
 
 
 def test_defaults_and_what_the_environment_says() -> None:
-    default = Settings.from_env({})
-    assert (default.shm_cell_bytes, default.shm_cells, default.shm_slots) == (256 << 10, 16, 64)
+    default, read = Settings(), Settings.from_env({})
+    for name in ("shm_cell_bytes", "shm_cells", "shm_slots", "shm_seconds"):
+        assert getattr(read, name) == getattr(default, name)
     told = Settings.from_env(
         {
             "AIOCOLL_SHM_CELL_BYTES": "5000",
