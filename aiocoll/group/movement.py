@@ -161,7 +161,7 @@ class Movement(Broadcasts):
         """Every rank's description and bytes, where all ranks share memory."""
         data = await packed.data(ch)
         places: list[Array] | None = None
-        if target is not None and target.flags.c_contiguous and target.dtype.isnative:
+        if target is not None and target.flags.c_contiguous and target.dtype == parse(packed.meta).dtype:
             flat, each = as_bytes(target), data.nbytes
             places = [flat[rank * each : (rank + 1) * each] for rank in range(ch.size)]
 
@@ -187,7 +187,7 @@ class Movement(Broadcasts):
         if any(head.flags & HAS_OUT for head in heads):
             _all_equal([head.meta for head in heads], "all_gather with out=")
         into = None
-        if target is not None and target.flags.c_contiguous and target.dtype.isnative:
+        if target is not None and target.flags.c_contiguous and target.dtype == parse(packed.meta).dtype:
             into = as_bytes(target)
         return [head.meta for head in heads], await self._blocks_of(ch, data, heads, into)
 

@@ -23,7 +23,7 @@ CHOICES = [
     (collective, each.name)
     for collective in sorted(registry())
     for each in all_of(collective)
-    if collective not in ("share", "announce")
+    if collective not in ("announce", "share", "show", "spread")
 ]
 
 
