@@ -284,6 +284,8 @@ class Inbox:
                 self.endpoint.failure.differ(scope, call, over, peer, meta)
             return True
         under_way = scope.calls.get(call)
+        if under_way is not None and under_way.error is not None:
+            return True  # it has failed, and whoever made it has not come to know yet
         if under_way is None or step or meta.startswith(under_way.greeting):
             return False
         self.endpoint.failure.differ(scope, call, under_way.description, peer, meta)

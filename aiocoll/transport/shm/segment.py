@@ -45,6 +45,8 @@ ASLEEP: Final = LINE_WORDS
 """The word that says that this rank sleeps."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SEAL_FUTURE_WRITE: Final = 0x10
+"""Nobody may map it for writing any more: only the mapping that its owner has already writes (Linux 5.1)."""
 _PAGE: Final = 4096
 
 
@@ -128,7 +130,7 @@ class Segment:
             for word, value in enumerate(_head(geometry)):
                 segment.words[word] = value
             segment.words[ASLEEP] = 1
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | _SEAL_FUTURE_WRITE)
         except BaseException:
             os.close(fd)
             raise
