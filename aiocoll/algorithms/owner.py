@@ -18,6 +18,8 @@ from aiocoll.ops import Op
 
 BLOCK_BYTES = 256 << 10
 """What one rank sends another at a time."""
+WINDOW = 4
+"""How many blocks are folded before their results travel: so many are more than a second cache holds."""
 
 
 def block_length(x: Array, op: Op | None = None) -> int:
@@ -122,7 +124,8 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
     """Folds ``x`` in place, block by block: each rank folds its chunk of the block and gives the result to ``root``,
     or to all.
 
-    The chunks of the next block are on their way before anybody waits for the results of this one.
+    A window of blocks is folded before the results travel: by the time that they overwrite what others read, it has
+    left the readers' caches, from where taking it back would cost more than all the rest.
     """
     size, rank = ch.size, ch.rank
     if size == 1:
@@ -132,8 +135,8 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
     peers = patterns.around(rank, size)
     fold = Fold(ch, op, x.dtype, min(length, -(-len(x) // size)))
 
-    def chunks(number: int) -> list[Array]:
-        block = x[parts[number]]
+    def chunks(part: slice) -> list[Array]:
+        block = x[part]
         at = patterns.offsets(patterns.even(len(block), size))
         return [block[at[i] : at[i + 1]] for i in range(size)]
 
@@ -145,22 +148,22 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
             return [ch.publish(result)]
         return [ch.send(root, result)] if rank != root else []
 
-    block = chunks(0)
-    sending, shown = give(block), list[Awaitable[None]]()
-    for number in range(len(parts)):
-        await fold.run(block[rank], block[rank])
+    for first in range(0, len(parts), WINDOW):
+        window = [chunks(part) for part in parts[first : first + WINDOW]]
+        given = [give(window[0])]
+        for block, following in zip(window, [*window[1:], None], strict=True):
+            if following is not None:  # is on its way before anybody waits for this one
+                given.append(give(following))
+            await fold.run(block[rank], block[rank])
+            await ch.breathe()
+        shown: list[Awaitable[None]] = []
+        for block, leaving in zip(window, given, strict=True):
+            shown += show(block[rank])
+            await finish(leaving)  # before results come to where these lie
+            if root is None or rank == root:
+                await finish([ch.recv(peer, block[peer]) for peer in peers])
+            await ch.breathe()
         await finish(shown)
-        shown = show(block[rank])
-        upcoming, leaving = block, sending
-        if number + 1 < len(parts):
-            upcoming = chunks(number + 1)
-            sending = give(upcoming)
-        await finish(leaving)  # before results come to where these lie
-        if root is None or rank == root:
-            await finish([ch.recv(peer, block[peer]) for peer in peers])
-        await ch.breathe()
-        block = upcoming
-    await finish(shown)
 
 
 async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:

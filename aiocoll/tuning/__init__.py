@@ -77,6 +77,8 @@ def _choose(
         or (each.on == "memory" and (link == "memory" or (narrow and each.narrow)))
         or (each.on == "hosts" and 1 < hosts < size)
     ]
+    if not able:
+        raise UsageError(f"{collective} has no algorithm for {size} ranks joined by {link}")
     if narrow and link == "memory":
         able = [each for each in able if each.narrow] or able
     constants, rules = defaults()

@@ -400,6 +400,59 @@ def announce(algorithm: Algorithm, size: int, count: int, seed: int, harness: Ha
         yield Call(ran, count, count)
 
 
+def guesses(parcels: list[Parcel], seed: int) -> list[tuple[bytes, Array]] | None:
+    """What came before: nothing, the same parcels as now, or others."""
+    if seed % 3 == 0:
+        return None
+    metas = [parcel.meta if seed % 3 == 1 else b"other" for parcel in parcels]
+    return [(meta, np.full(len(parcel.data), 5, np.uint8)) for meta, parcel in zip(metas, parcels, strict=True)]
+
+
+def show(algorithm: Algorithm, size: int, count: int, seed: int, harness: Harness) -> Iterator[Call]:
+    rng = np.random.default_rng(seed)
+    for length in (count // size, None):
+        parcels = parcels_of(rng, size, length)
+
+        async def main(ch: Channel, parcels: list[Parcel] = parcels) -> Any:
+            mine, own = parcels[ch.rank], np.full(len(parcels[ch.rank].data), 6, np.uint8)
+            mine.data.flags.writeable = False  # may be the user's own
+            asked: list[Any] = []
+            came = await algorithm.run(
+                ch, mine.meta, mine.data, placing(asked), guesses(parcels, seed), own if seed % 2 else None
+            )
+            others = [(r, p.meta, len(p.data)) for r, p in enumerate(parcels) if r != ch.rank]
+            assert sorted(asked) == others or (seed % 3 == 1 and set(asked) <= set(others))
+            if seed % 2:
+                assert came[ch.rank].data is own
+            return came
+
+        ran = harness(size, main, seed)
+        for result in ran.results:
+            same_parcels(result, parcels)
+        if length is not None:
+            yield Call(ran, length * size, length * size)
+
+
+def spread(algorithm: Algorithm, size: int, count: int, seed: int, harness: Harness) -> Iterator[Call]:
+    for root in roots(size):
+        (parcel,) = parcels_of(np.random.default_rng(seed), 1, count)
+        parcel.data.flags.writeable = False
+
+        async def main(ch: Channel, root: int = root, parcel: Parcel = parcel) -> Any:
+            asked: list[Any] = []
+            given = parcel if ch.rank == root else Parcel(b"", np.empty(0, np.uint8))
+            likely = guesses([parcel], seed)
+            came = await algorithm.run(
+                ch, given.meta, given.data, root, placing(asked), None if likely is None else likely[0]
+            )
+            assert asked == [(parcel.meta, len(parcel.data))] * (ch.rank != root) or (seed % 3 == 1 and not asked)
+            return came
+
+        ran = harness(size, main, seed)
+        same_parcels(ran.results, [parcel] * size)
+        yield Call(ran, count, count)
+
+
 CASES: dict[str, Callable[[Algorithm, int, int, int, Harness], Iterator[Call]]] = {
     "all_gather": all_gather,
     "all_reduce": all_reduce,
@@ -415,4 +468,6 @@ CASES: dict[str, Callable[[Algorithm, int, int, int, Harness], Iterator[Call]]] 
     "scan": scan,
     "scatter": scatter,
     "share": share,
+    "show": show,
+    "spread": spread,
 }

@@ -28,6 +28,10 @@ BYTES = [0, 1, 8, 4096, 1 << 16, 1 << 20, 1 << 24, 1 << 30]
 @pytest.mark.parametrize("collective", sorted(registry()))
 def test_there_is_always_a_choice_and_it_can_serve(collective: str, hosts: int, shared: bool) -> None:
     ops: list[Op | None] = [SUM, make_op(max, commutative=True), ORDERED] if collective in REDUCTIONS else [None]
+    if all(each.on == "memory" for each in registry()[collective].values()) and not (shared and hosts == 1):
+        with pytest.raises(UsageError, match="no algorithm"):
+            choose(collective, nbytes=8, size=4, count=1, hosts=hosts, shared=shared)
+        return
     for size in SIZES:
         for nbytes in BYTES:
             for op in ops:
