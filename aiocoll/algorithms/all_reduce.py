@@ -57,11 +57,8 @@ async def exchange(ch: Channel, x: Array, op: Op) -> None:
 )
 async def swap(ch: Channel, x: Array, op: Op) -> None:
     """Two ranks show each other a block at a time and fold it where it lies: one wait per block."""
-    if ch.size == 1:
-        return
-    for part in owner.blocks_of(len(x), owner.block_length(x, op)):
-        await ch.combine(1 - ch.rank, x[part], op)
-        await ch.breathe()
+    if ch.size > 1:
+        await owner.swap(ch, x, op)
 
 
 @algorithm(
@@ -117,11 +114,11 @@ async def read_all(ch: Channel, x: Array, op: Op) -> None:
 
 @algorithm(
     "all_reduce",
-    rounds=lambda p: 2 * min(p - 1, 1),
-    messages=lambda p: 2 * (p - 1),
+    rounds=lambda p: min(p - 1, 2),
+    messages=lambda p: 2 * (p - 1) if p > 2 else p - 1,
     sent=lambda p, n: 2 * n * (p - 1) / p,
-    path=lambda p, n: (2 * (p - 1) + 1) / p * n * (p > 1),
-    folded=lambda p, n: n * (p - 1) / p,
+    path=lambda p, n: (2 * (p - 1) + 1) / p * n if p > 2 else n * (p - 1),
+    folded=lambda p, n: n * (p - 1) / p if p > 2 else n * (p - 1),
     keeps_order=True,
     splits=True,
     on="memory",
@@ -130,7 +127,11 @@ async def read_all(ch: Channel, x: Array, op: Op) -> None:
 )
 async def two_shot(ch: Channel, x: Array, op: Op) -> None:
     """Each rank folds its share of a block where the others show theirs, then shows the result to all: least traffic
-    for long vectors, and the same for ops that do not commute."""
+    for long vectors, and the same for ops that do not commute.
+
+    Two ranks swap their blocks instead, which costs as little and takes one wait less, unless both vectors can be read
+    where they lie.
+    """
     await owner.by_owners(ch, x, op)
 
 

@@ -78,6 +78,9 @@ class Channel(Protocol):
     def publish(self, data: Data, meta: bytes = b"") -> Awaitable[None]:
         """The same message to every other member; counts as one send to each."""
 
+    def lends(self, data: Array) -> bool:
+        """Whether the others can read ``data`` where it lies, so that sending it copies nothing."""
+
     def scratch(self, like: Array) -> Array:
         """An uninitialised array of the shape and dtype of ``like`` that is freed with the call."""
 

@@ -20,6 +20,8 @@ BLOCK_BYTES = 256 << 10
 """What one rank sends another at a time."""
 WINDOW = 4
 """How many blocks are folded before their results travel: so many are more than a second cache holds."""
+ASK_BYTES = 1 << 20
+"""Vectors from this length on are worth the question whether they can be read where they lie."""
 
 
 def block_length(x: Array, op: Op | None = None) -> int:
@@ -40,20 +42,20 @@ class Fold:
     Narrow floats are added up in float32, the op is finished there, and the result is rounded once.
     """
 
-    __slots__ = ("_below", "_ch", "_narrow", "_op", "_room", "_sum", "_theirs", "_wide")
+    __slots__ = ("_below", "_ch", "_op", "_room", "_sum", "_theirs", "_wide", "narrow")
 
     def __init__(self, ch: Channel, op: Op, dtype: np.dtype[Any], longest: int) -> None:
         self._ch, self._op = ch, op
         self._below: Array | None = None
-        self._narrow = is_narrow(dtype) and op.work_dtype(dtype) != dtype
-        if self._narrow and longest:
+        self.narrow = is_narrow(dtype) and op.work_dtype(dtype) != dtype
+        if self.narrow and longest:
             step = min(longest, BLOCK)
             self._sum, self._wide = (ch.borrow(4 * step).view(np.float32) for _ in range(2))
             self._room = ch.borrow(room_for(step))
             self._theirs = [ch.borrow(longest * dtype.itemsize).view(dtype) for _ in range(ch.size - 1)]
 
     def __repr__(self) -> str:
-        return f"<Fold {self._op!r}{' of narrow floats' if self._narrow else ''} on {self._ch!r}>"
+        return f"<Fold {self._op!r}{' of narrow floats' if self.narrow else ''} on {self._ch!r}>"
 
     async def run(
         self, mine: Array, out: Array, ranks: Sequence[int] | None = None, shown: Awaitable[None] | None = None
@@ -64,7 +66,7 @@ class Fold:
         """
         ch, op = self._ch, self._op
         ranks = range(ch.size) if ranks is None else ranks
-        if self._narrow:
+        if self.narrow:
             await self._run_narrow(mine, out, ranks, shown)
             return
         if shown is not None:
@@ -81,7 +83,7 @@ class Fold:
         """x = the fold of all ranks' ``x``, by the same expression on every rank."""
         ch, op, rank = self._ch, self._op, self._ch.rank
         shown = ch.publish(x)
-        if self._narrow:
+        if self.narrow:
             await self._run_narrow(x, x, range(ch.size), shown)
             return
         if rank:  # x is shown until the others have seen it, so what comes before mine is folded beside it
@@ -120,25 +122,47 @@ class Fold:
             await ch.breathe()
 
 
-async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> None:
-    """Folds ``x`` in place, block by block: each rank folds its chunk of the block and gives the result to ``root``,
-    or to all.
+async def swap(ch: Channel, x: Array, op: Op) -> None:
+    """Two ranks fold one another's ``x``, block by block, into equal bits."""
+    for part in blocks_of(len(x), block_length(x, op)):
+        await ch.combine(1 - ch.rank, x[part], op)
+        await ch.breathe()
 
-    A window of blocks is folded before the results travel: by the time that they overwrite what others read, it has
-    left the readers' caches, from where taking it back would cost more than all the rest.
+
+async def all_lend(ch: Channel, x: Array) -> bool:
+    """Whether every rank's ``x`` lies where the others can read it; the same answer everywhere, in one round."""
+    mine, answers = np.array([ch.lends(x)]), np.ones(ch.size, np.bool_)
+    if ch.size == 2:
+        await ch.exchange(1 - ch.rank, mine, 1 - ch.rank, answers[:1])
+    else:
+        shown = ch.publish(mine)
+        await finish([ch.recv(peer, answers[peer : peer + 1]) for peer in patterns.around(ch.rank, ch.size)])
+        await shown
+    return bool(mine[0] and answers.all())
+
+
+async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> None:
+    """Folds ``x`` in place: each rank folds its share of it, block by block, and gives the result to ``root``, or to
+    all.
+
+    Vectors that all lie where others read them are one block: nothing is copied on the way that could stay in a cache.
+    Otherwise a window of blocks is folded before the results travel: by the time that they overwrite what others read,
+    it has left the readers' caches, from where taking it back would cost more than all the rest.
     """
     size, rank = ch.size, ch.rank
     if size == 1:
         return
-    length = block_length(x)
-    parts = blocks_of(len(x), length * size)
-    peers = patterns.around(rank, size)
-    fold = Fold(ch, op, x.dtype, min(length, -(-len(x) // size)))
+    fold = Fold(ch, op, x.dtype, min(block_length(x), -(-len(x) // size)))
+    whole = x.nbytes >= ASK_BYTES and not fold.narrow and await all_lend(ch, x)
+    if size == 2 and root is None and not whole and not fold.narrow:
+        await swap(ch, x, op)  # the same folds, with a wait less for each block
+        return
+    at, peers = patterns.offsets(patterns.even(len(x), size)), patterns.around(rank, size)
+    length = max(at[1], 1) if whole else block_length(x)
 
-    def chunks(part: slice) -> list[Array]:
-        block = x[part]
-        at = patterns.offsets(patterns.even(len(block), size))
-        return [block[at[i] : at[i + 1]] for i in range(size)]
+    def chunks(start: int) -> list[Array]:
+        """Everybody's chunk of a block."""
+        return [x[at[i] + start : min(at[i] + start + length, at[i + 1])] for i in range(size)]
 
     def give(mine: list[Array]) -> list[Awaitable[None]]:
         return [ch.send(peer, mine[peer]) for peer in peers]
@@ -148,8 +172,9 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
             return [ch.publish(result)]
         return [ch.send(root, result)] if rank != root else []
 
-    for first in range(0, len(parts), WINDOW):
-        window = [chunks(part) for part in parts[first : first + WINDOW]]
+    starts = range(0, max(at[1], 1), length)
+    for first in range(0, len(starts), WINDOW):
+        window = [chunks(start) for start in starts[first : first + WINDOW]]
         given = [give(window[0])]
         for block, following in zip(window, [*window[1:], None], strict=True):
             if following is not None:  # is on its way before anybody waits for this one

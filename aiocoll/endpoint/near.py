@@ -127,6 +127,39 @@ class Near:
         call.wanted.append(wanted)
         return wanted
 
+    def combine_near(self, peer: int, x: NDArray[Any], op: Op, left: bool) -> Awaitable[None] | None:
+        """Sends ``x`` and folds what comes into it, all in one go; None where that cannot be."""
+        call = self.call
+        endpoint, world = call.endpoint, self.ranks[peer]
+        link, inbox = endpoint.near[world], endpoint.inbox
+        if link is None or not link.ready or call.error is not None:
+            return None
+        step = call.sent.get(world, 0)
+        stamp = call.stamps.get((step, x.nbytes), _UNKNOWN)  # type: ignore[union-attr]
+        if stamp is _UNKNOWN:
+            stamp = self._stamp(step, x)
+        if stamp is None or stamp.dtype is not x.dtype or call.received.get(world, 0) != step:
+            return None
+        if not inbox.count(world, stamp.price):
+            return None
+        if not link.outlane.post(stamp, call.number, x):
+            inbox.credited(world, stamp.price)
+            return None
+        call.sent[world] = call.received[world] = step + 1
+        inlane = link.inlane
+        theirs = inlane.fetch(stamp, call.number, True)
+        if theirs is None:
+            return self.usual(peer, step, x, op, left)
+        if left:
+            op.fold(theirs, x, x)
+        else:
+            op.fold(x, theirs, x)
+        if not inlane.took():
+            return self.usual(peer, step, x, op, left)
+        call.scope.seen[world] = call.number
+        inbox.consumed(world, stamp.price)
+        return DONE
+
     def fetch(self, peer: int, into: NDArray[Any], op: Op | None, left: bool) -> Awaitable[None]:
         """A receive that looks at once, for as long as it may: nothing else is left to do."""
         call = self.call
@@ -152,7 +185,7 @@ class Near:
     def show(self, data: NDArray[Any], meta: bytes = b"") -> Awaitable[None]:
         """Sends the same to every other member: what is longer than a slot is written once for all."""
         others: Sequence[int] = [peer for peer in range(self.size) if peer != self.rank]
-        if self.size > 2 and data.nbytes > INLINE_BYTES and not self.lends(data):
+        if self.size > 2 and data.nbytes > INLINE_BYTES and not self._may_lend(data):
             others = self._show_cell(data, others, meta)
         waiting: list[Operation | Done] = []
         for peer in others:
@@ -238,13 +271,18 @@ class Near:
         return True
 
     def lends(self, data: NDArray[Any]) -> bool:
+        """Whether the others can read ``data`` where it lies, so that sending it copies nothing."""
+        memory = self.call.endpoint.memory
+        return self._may_lend(data) and memory is not None and memory.heap.find(data) is not None
+
+    def _may_lend(self, data: NDArray[Any]) -> bool:
         """Whether ``data`` may lie in memory that others can read."""
         memory = self.call.endpoint.memory
         return data.nbytes >= _LENT_BYTES_MIN and memory is not None and bool(memory.heap.arenas)
 
     def lend(self, peer: int, data: NDArray[Any], meta: bytes = b"") -> Sending | None:
         """Sends a reference to ``data``, which must not change before that is awaited; None where it must be copied."""
-        if not self.lends(data):
+        if not self._may_lend(data):
             return None
         call = self.call
         endpoint = call.endpoint

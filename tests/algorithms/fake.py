@@ -87,6 +87,7 @@ class FakeWorld:
         self.size, self.late, self.random = size, late, random.Random(seed)
         self.hosts = list(hosts or range(size))
         self.logs = [Log() for _ in range(size)]
+        self.lenders = [rank for rank in range(size) if seed % 4 < 2 or self.random.random() < 0.8]
         self.pipes: dict[tuple[int, int], Pipe] = {}
         self.ready: list[Any] = []  # ranks that can go on, and pipes that can deliver
         self.parked: dict[Ticket, int] = {}
@@ -234,6 +235,9 @@ class FakeChannel:
 
     def publish(self, data: Data, meta: bytes = b"") -> Both:
         return Both([self.send(peer, data, meta) for peer in range(self.size) if peer != self.rank])
+
+    def lends(self, data: Array) -> bool:
+        return self.me in self.world.lenders
 
     async def breathe(self) -> None:
         await Turn()

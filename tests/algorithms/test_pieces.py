@@ -42,6 +42,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "SLICE_BYTES", 100)
     monkeypatch.setattr(owner, "BLOCK_BYTES", 100)
     monkeypatch.setattr(owner, "WINDOW", 3)
+    monkeypatch.setattr(owner, "ASK_BYTES", 500)
     monkeypatch.setattr(spread, "BLOCK_BYTES", 100)
 
 
