@@ -153,12 +153,14 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
     if size == 1:
         return
     fold = Fold(ch, op, x.dtype, min(block_length(x), -(-len(x) // size)))
-    whole = x.nbytes >= ASK_BYTES and not fold.narrow and await all_lend(ch, x)
-    if size == 2 and root is None and not whole and not fold.narrow:
+    if x.nbytes >= ASK_BYTES and not fold.narrow and await all_lend(ch, x):
+        await _as_one_block(ch, x, op, root)
+        return
+    if size == 2 and root is None and not fold.narrow:
         await swap(ch, x, op)  # the same folds, with a wait less for each block
         return
     at, peers = patterns.offsets(patterns.even(len(x), size)), patterns.around(rank, size)
-    length = max(at[1], 1) if whole else block_length(x)
+    length = block_length(x)
 
     def chunks(start: int) -> list[Array]:
         """Everybody's chunk of a block."""
@@ -184,11 +186,31 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
         shown: list[Awaitable[None]] = []
         for block, leaving in zip(window, given, strict=True):
             shown += show(block[rank])
-            await finish(leaving)  # before results come to where these lie
-            if root is None or rank == root:
+            if root is None or rank == root:  # a result comes when its owner is through with what lies in its place
                 await finish([ch.recv(peer, block[peer]) for peer in peers])
+            await finish(leaving)
             await ch.breathe()
         await finish(shown)
+
+
+async def _as_one_block(ch: Channel, x: Array, op: Op, root: int | None) -> None:
+    """``by_owners`` where nothing is copied: receives are posted before what they wait for can come."""
+    size, rank = ch.size, ch.rank
+    at, peers = patterns.offsets(patterns.even(len(x), size)), patterns.around(rank, size)
+    chunks = [x[at[i] : at[i + 1]] for i in range(size)]
+    sources = [*range(rank - 1, -1, -1), *range(rank + 1, size)]
+    arrival = ch.recv_fold(sources[0], chunks[rank], op, left=sources[0] < rank)
+    sending = [ch.send(peer, chunks[peer]) for peer in peers]
+    await arrival
+    for source in sources[1:]:
+        await ch.recv_fold(source, chunks[rank], op, left=source < rank)
+    # A result comes when its owner is through with what lies in its place.
+    results = [ch.recv(peer, chunks[peer]) for peer in peers] if root is None or rank == root else []
+    if root is None:
+        sending.append(ch.publish(chunks[rank]))
+    elif rank != root:
+        sending.append(ch.send(root, chunks[rank]))
+    await finish([*results, *sending])
 
 
 async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
