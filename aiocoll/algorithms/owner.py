@@ -194,23 +194,23 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
 
 
 async def _as_one_block(ch: Channel, x: Array, op: Op, root: int | None) -> None:
-    """``by_owners`` where nothing is copied: receives are posted before what they wait for can come."""
+    """``by_owners`` where nothing is copied. Receives are posted before what they wait for can come, since what comes
+    early is copied after all; and nobody shows a result while others still read for theirs."""
     size, rank = ch.size, ch.rank
     at, peers = patterns.offsets(patterns.even(len(x), size)), patterns.around(rank, size)
     chunks = [x[at[i] : at[i + 1]] for i in range(size)]
-    sources = [*range(rank - 1, -1, -1), *range(rank + 1, size)]
-    arrival = ch.recv_fold(sources[0], chunks[rank], op, left=sources[0] < rank)
-    sending = [ch.send(peer, chunks[peer]) for peer in peers]
-    await arrival
-    for source in sources[1:]:
-        await ch.recv_fold(source, chunks[rank], op, left=source < rank)
-    # A result comes when its owner is through with what lies in its place.
+    sending: list[Awaitable[None]] = []
+    for source in [*range(rank - 1, -1, -1), *range(rank + 1, size)]:
+        arrival = ch.recv_fold(source, chunks[rank], op, left=source < rank)
+        sending = sending or [ch.send(peer, chunks[peer]) for peer in peers]
+        await arrival
+    await finish(sending)
     results = [ch.recv(peer, chunks[peer]) for peer in peers] if root is None or rank == root else []
     if root is None:
-        sending.append(ch.publish(chunks[rank]))
+        results.append(ch.publish(chunks[rank]))
     elif rank != root:
-        sending.append(ch.send(root, chunks[rank]))
-    await finish([*results, *sending])
+        results.append(ch.send(root, chunks[rank]))
+    await finish(results)
 
 
 async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
