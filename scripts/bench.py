@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def contestants(pythons: dict[str, Path]) -> dict[str, list[Contestant]]:
         for name in MPI:
             if name in pythons:
                 there.append(mpi(name, pythons[name], size, tcp=transport == "tcp"))
-        stages[stage] = there
+        stages[stage] = [replace(one, cores=2) for one in there] if size > 2 else there
     return stages
 
 

@@ -139,7 +139,7 @@ def tables(report: Report, plot: str | None) -> Iterator[str]:
     yield from (f"- {fact}" for fact in report.machine)
     yield f"\nMedians of {report.rounds} blocks of each contestant, in turns; ratios are ours ÷ theirs block by block."
     yield from bounds_table(report)
-    for stage, words in (("2 ranks", "Two ranks on one host"), ("4 ranks", "Four ranks on one host")):
+    for stage, words in (("2 ranks", "Two ranks on one host"), ("4 ranks", "Four ranks on two cores of one host")):
         yield from times_table(report, stage, words)
     yield from tcp_table(report)
     if plot:

@@ -41,6 +41,7 @@ class Contestant:
     transport: str = "auto"
     launcher: tuple[str, ...] = ()  # MPI's: starts all ranks at once
     variables: tuple[tuple[str, str], ...] = ()
+    cores: int | None = None  # all ranks share so many, where the machine has more
 
 
 class TeamError(RuntimeError):
@@ -69,10 +70,15 @@ class Team:
             control = f"{folder}/control"
             server.bind(control)
             server.listen(it.size)
-            for rank in [-1] if it.launcher else range(it.size):
-                program = [str(it.python), str(ROOT / "scripts" / "bench_rank.py"), it.library, it.transport]
-                command = [*it.launcher, *program, str(rank), str(it.size), str(port), control]
-                self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment))
+            usable = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, sorted(usable)[: it.cores])  # children inherit it
+            try:
+                for rank in [-1] if it.launcher else range(it.size):
+                    program = [str(it.python), str(ROOT / "scripts" / "bench_rank.py"), it.library, it.transport]
+                    command = [*it.launcher, *program, str(rank), str(it.size), str(port), control]
+                    self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment))
+            finally:
+                os.sched_setaffinity(0, usable)
             until = time.monotonic() + ANSWER_SECONDS_MAX
             while len(self.ranks) < it.size:
                 if select.select([server], [], [], 0.2)[0]:
