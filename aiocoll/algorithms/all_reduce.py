@@ -57,7 +57,9 @@ async def exchange(ch: Channel, x: Array, op: Op) -> None:
 )
 async def swap(ch: Channel, x: Array, op: Op) -> None:
     """Two ranks show each other a block at a time and fold it where it lies: one wait per block."""
-    if ch.size > 1:
+    if ch.size > 1 and x.nbytes <= owner.BLOCK_BYTES:
+        await ch.combine(1 - ch.rank, x, op)
+    elif ch.size > 1:
         await owner.swap(ch, x, op)
 
 

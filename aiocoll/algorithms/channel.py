@@ -69,11 +69,12 @@ class Channel(Protocol):
     def combine(self, peer: int, x: Array, op: Op) -> Awaitable[None]:
         """x = op(mine, the peer's) on both ranks, the lower rank's as the left operand."""
 
-    def take(
-        self, peer: int, place: Place | None = None, likely: tuple[bytes, Array] | None = None
-    ) -> Awaitable[Message]:
-        """Receives a message of any length, where ``place`` wants it. One that has the meta and the length of
-        ``likely`` may go straight into that array."""
+    def take(self, peer: int, place: Place | None = None) -> Awaitable[Message]:
+        """Receives a message of any length, where ``place`` wants it."""
+
+    def guess(self, peer: int, meta: bytes, into: Array) -> bool:
+        """Receives a message with exactly this meta and length, if it can be had at once; else False, and nothing is
+        done: then it is to be taken."""
 
     def publish(self, data: Data, meta: bytes = b"") -> Awaitable[None]:
         """The same message to every other member; counts as one send to each."""

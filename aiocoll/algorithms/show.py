@@ -1,8 +1,9 @@
 """Show: every rank's parcel on every rank; only its sender knows the size of one.
 
 The rule: ``run(channel, meta, data, place, likely, own)`` gives all parcels in rank order. ``place(source, meta,
-nbytes)`` says where another rank's is to lie, ``own`` where a copy of mine goes, ``likely`` is one pair (meta, array)
-per rank of what has come before and will often come again. ``n`` is the bytes of all parcels.
+nbytes)`` says where another rank's is to lie, ``own`` where a copy of mine goes. ``likely`` holds one array per rank,
+for parcels like mine, as they have come before; where such a one has come, None stands for it. ``n`` is the bytes of
+all parcels.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from aiocoll import patterns
 from aiocoll.algorithms import algorithm
 from aiocoll.algorithms.channel import EMPTY, Array, Channel, Parcel, PlaceFrom, finish
-from aiocoll.algorithms.spread import TOTAL, Likely, block_length, first_of
+from aiocoll.algorithms.spread import TOTAL, block_length, first_of, head_of
 
 
 @algorithm(
@@ -32,32 +33,34 @@ async def direct(
     meta: bytes,
     data: Array,
     place: PlaceFrom | None = None,
-    likely: Sequence[Likely] | None = None,
+    likely: Sequence[Array] | None = None,
     own: Array | None = None,
-) -> list[Parcel]:
+) -> list[Parcel | None]:
     """Everybody shows its parcel, and copies those of the others: one round, however long they are."""
-    first, peers = first_of(data), patterns.around(ch.rank, ch.size)
-    shown = [ch.publish(first, TOTAL.pack(data.nbytes) + meta)] if peers else []
-    mine = Parcel(meta, data if own is None else own)
+    first, head, peers = first_of(data), head_of(meta, data), patterns.around(ch.rank, ch.size)
+    shown = [ch.publish(first, head)] if peers else []
+    parcels: list[Parcel | None] = [None] * ch.size
+    if likely is None:
+        parcels[ch.rank] = Parcel(meta, data if own is None else own)
     if own is not None and (first is data or not peers):
         own[...] = data
-    parcels = {ch.rank: mine}
-    long: list[int] = []
+    long: dict[int, Array] = {}
     for peer in peers:
-        expected = None if likely is None else likely[peer]
-        head = None if expected is None else (TOTAL.pack(expected[1].nbytes) + expected[0], first_of(expected[1]))
-        came = await ch.take(peer, partial(_first, place, peer), head)
+        if likely is not None and ch.guess(peer, head, first_of(likely[peer])):
+            if first is not data:
+                long[peer] = likely[peer]
+            continue
+        came = await ch.take(peer, partial(_first, place, peer))
         (total,) = TOTAL.unpack_from(came.meta)
-        meta, block = came.meta[TOTAL.size :], came.data
+        theirs, block = came.meta[TOTAL.size :], came.data
         if total != block.nbytes:
-            same = expected is not None and expected[0] == meta
-            block = expected[1] if same and expected is not None else _placed(place, peer, meta, total)
-            long.append(peer)
-        parcels[peer] = Parcel(meta, block)
-    await finish(shown)
+            block = long[peer] = _placed(place, peer, theirs, total)
+        parcels[peer] = Parcel(theirs, block)
+    for each in shown:
+        await each
     if long or first is not data:
-        await _go_on(ch, data, own, {peer: parcels[peer].data for peer in long}, first is not data)
-    return [parcels[rank] for rank in range(ch.size)]
+        await _go_on(ch, data, own, long, first is not data)
+    return parcels
 
 
 async def _go_on(ch: Channel, data: Array, own: Array | None, coming: dict[int, Array], show: bool) -> None:

@@ -1,8 +1,8 @@
 """Spread: root's parcel on every rank, of which root alone knows the size.
 
-The rule: ``run(channel, meta, data, root, place, likely)`` gives every rank (meta, data); only root's count.
-``place(meta, nbytes)``, if given, says where what comes is to lie; ``likely`` is a pair (meta, array) of what has come
-before and will often come again. ``n`` is the bytes of the parcel.
+The rule: ``run(channel, meta, data, root, place, likely)`` gives every rank its Parcel(meta, data), or None where what
+came is ``likely``: a pair (head, array) of what has come before and will often come again. Only root's ``meta`` and
+``data`` count. ``place(meta, nbytes)``, if given, says where what comes is to lie. ``n`` is the bytes of the parcel.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ BLOCK_BYTES = 256 << 10
 TOTAL = struct.Struct("<Q")
 """Goes before the meta: how many bytes there are in all."""
 Likely = tuple[bytes, Array]
+
+
+def head_of(meta: bytes, data: Array) -> bytes:
+    """What travels before the data."""
+    return TOTAL.pack(data.nbytes) + meta
 
 
 def block_length(data: Array) -> int:
@@ -42,42 +47,51 @@ def first_of(data: Array) -> Array:
 )
 async def direct(
     ch: Channel, meta: bytes, data: Array, root: int, place: Place | None = None, likely: Likely | None = None
-) -> Parcel:
+) -> Parcel | None:
     """Root shows its parcel, and everybody copies it: one round, however long it is."""
     if ch.rank == root:
         if ch.size > 1:
-            await _give(ch, meta, data)
+            await give(ch, head_of(meta, data), data)
         return Parcel(meta, data)
-    expected = None if likely is None else (TOTAL.pack(likely[1].nbytes) + likely[0], first_of(likely[1]))
+    if likely is not None and ch.guess(root, likely[0], first_of(likely[1])):
+        await receive(ch, root, likely[1])
+        return None
 
-    def first(meta: bytes, nbytes: int) -> Array:
-        (total,) = TOTAL.unpack_from(meta)
-        return EMPTY if total != nbytes else _placed(place, meta[TOTAL.size :], nbytes)
+    def first(head: bytes, nbytes: int) -> Array:
+        (total,) = TOTAL.unpack_from(head)
+        return EMPTY if total != nbytes else _placed(place, head[TOTAL.size :], nbytes)
 
-    came = await ch.take(root, first, expected)
+    came = await ch.take(root, first)
     (total,) = TOTAL.unpack_from(came.meta)
     meta = came.meta[TOTAL.size :]
     if total == came.data.nbytes:
         return Parcel(meta, came.data)
-    data = likely[1] if likely is not None and likely[0] == meta else _placed(place, meta, total)
-    length = block_length(data)
-    for start in range(0, len(data), length):
-        await ch.recv(root, data[start : start + length])
-        await ch.breathe()
+    data = _placed(place, meta, total)
+    await receive(ch, root, data)
     return Parcel(meta, data)
 
 
-async def _give(ch: Channel, meta: bytes, data: Array) -> None:
-    first = first_of(data)
-    shown = [ch.publish(first, TOTAL.pack(data.nbytes) + meta)]
-    if first is not data:
+async def give(ch: Channel, head: bytes, data: Array) -> None:
+    """Root's part."""
+    if data.nbytes <= BLOCK_BYTES:
+        await ch.publish(data, head)
+        return
+    shown = [ch.publish(EMPTY, head)]
+    length = block_length(data)
+    for start in range(0, len(data), length):
+        shown.append(ch.publish(data[start : start + length]))
+        await shown.pop(0)
+        await ch.breathe()
+    await finish(shown)
+
+
+async def receive(ch: Channel, root: int, data: Array) -> None:
+    """The blocks of what was too long to come with its head."""
+    if data.nbytes > BLOCK_BYTES:
         length = block_length(data)
         for start in range(0, len(data), length):
-            shown.append(ch.publish(data[start : start + length]))
-            if len(shown) > 1:
-                await shown.pop(0)
+            await ch.recv(root, data[start : start + length])
             await ch.breathe()
-    await finish(shown)
 
 
 def _placed(place: Place | None, meta: bytes, nbytes: int) -> Array:

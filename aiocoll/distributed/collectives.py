@@ -19,7 +19,7 @@ from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_of, 
 from .constants import OP_OF, ReduceOp, op_of
 from .refusals import RuntimeUsageError
 from .request import Request, again, call, refused
-from .state import WORLD, member_of
+from .state import STATE, WORLD, member_of
 
 
 def broadcast(
@@ -44,19 +44,19 @@ def broadcast(
     member = member_of(group)
     if member is None:
         return None
+    if type(tensor) is np.ndarray and type(src) is int and member is STATE.world and not async_op and group_src is None:
+        flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
+        given, wanted = (flat, None) if src == member.rank else (None, flat)
+        if tensor.flags.carray and again(member.broadcast_again, given, src, wanted):
+            return None
     try:
         root = root_of(member, src, group_src, "broadcast", "src")
-        fits = type(tensor) is np.ndarray and tensor.flags.carray
         if root == member.rank:
             data = input_of(tensor, "broadcast", root)
         else:
             out = Output(tensor, "broadcast", member.rank)
     except UsageError as error:
         raise refused(member, "broadcast", error) from error.__cause__
-    if fits and not async_op:
-        given, wanted = (data, None) if root == member.rank else (None, out.flat)
-        if again(member, member.asynchronous.broadcast_again, given, root, wanted):
-            return None
     if root == member.rank:
         return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, _nothing)
     return call(member, "broadcast", lambda g: g.broadcast(None, root, out=out.flat), async_op, _settle(out))
@@ -73,13 +73,15 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op
         group: Group of the collective.
         async_op: Return a handle at once instead of None at the end.
     """
-    member = member_of(group)
+    member = STATE.world if group is WORLD else None  # what follows is for the usual case
     if member is None:
-        return None
+        member = member_of(group)
+        if member is None:
+            return None
     if type(tensor) is np.ndarray and not async_op and tensor.flags.carray:
         flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
         usual = OP_OF.get(op) if type(op) is ReduceOp else op
-        if again(member, member.asynchronous.all_reduce_again, flat, usual, flat):
+        if again(member.all_reduce_again, flat, usual, flat):
             return None
     try:
         reduction = op_of(op)
@@ -143,7 +145,7 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
         return None
     if not async_op and type(tensor_list) is list and len(tensor_list) == member.size and _alike(tensor, tensor_list):
         flats = [each if each.ndim == 1 else each.reshape(-1) for each in tensor_list]
-        if again(member, member.asynchronous.all_gather_again, tensor.reshape(-1), flats):
+        if again(member.all_gather_again, tensor.reshape(-1), flats):
             return None
     try:
         data = input_of(tensor, "all_gather", member.rank)
@@ -292,7 +294,7 @@ def barrier(
     member = member_of(group)
     if member is None:
         return None
-    if timeout is None and not async_op and again(member, member.asynchronous.barrier_again):
+    if timeout is None and not async_op and again(member.barrier_again):
         return None
     try:
         limit = seconds_of(timeout)

@@ -100,10 +100,10 @@ def run(group: SyncGroup, make: Callable[[Group], Awaitable[T]]) -> T:
         raise documented(error) from error.__cause__
 
 
-def again(group: SyncGroup, make: Callable[..., Any], *arguments: Any) -> bool:
+def again(call_again: Callable[..., Any], *arguments: Any) -> bool:
     """Blocks for a call that was made before with arguments alike; False, and nothing done, if there was none."""
     try:
-        return group.run_again(make, *arguments) is not NotImplemented
+        return call_again(*arguments) is not NotImplemented
     except UsageError as error:
         raise documented(error) from error.__cause__
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..buffers import flat_bytes
 from ..wire import frame
-from .near import All, Known, Near, Wanted
+from .near import LENT_BYTES_MIN, All, Near, Wanted
 from .operations import DONE, FoldReceive, Operation, Parcel, Receive, Sending, Take
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Call:
 
     __slots__ = (
         "_deadline", "_label", "began", "borrowed", "compared", "description", "endpoint", "error", "greeting",
-        "looked", "number", "received", "scope", "sendings", "sent", "stamps", "timeout", "wanted",
+        "looked", "number", "ready", "received", "result", "scope", "sendings", "sent", "stamps", "timeout", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,10 @@ class Call:
         self.borrowed: list[NDArray[np.uint8]] = []
         self.wanted: list[Wanted] = []
         """Receives that are not posted yet, since they may go the quick way."""
+        self.ready: Any = None
+        """Where its channel goes when it is over, to be used again."""
+        self.result: Any = None
+        """What the caller of a ready call gets."""
         self.stamps = stamps
         """What the frames of such calls have in common, by step and payload bytes, where many such calls come."""
 
@@ -95,9 +99,9 @@ class Call:
         """Makes it ready for the next call, if nothing of this one is left; whether it is."""
         if self.error is not None or self.sendings or self.borrowed:
             return False
-        self.sent.clear()
-        self.received.clear()
-        self.wanted.clear()
+        self.sent, self.received = {}, {}
+        if self.wanted:
+            self.wanted.clear()
         if self._deadline:
             self._deadline, self.compared, self.looked = 0.0, False, False
         return True
@@ -121,6 +125,10 @@ class Call:
 
     def over(self) -> None:
         """The algorithm has ended, well or not."""
+        if self.error is None and not self.borrowed and not self.sendings:
+            del self.scope.calls[self.number]
+            self.scope.over.put(self.number, self.description)
+            return
         if self.error is None:
             for buffer in self.borrowed:
                 self.endpoint.segments.give(buffer)
@@ -222,15 +230,10 @@ class Channel(Near):
         return self._post(Receive(self.call, world, step, into.nbytes, view))
 
     def take(
-        self,
-        peer: int,
-        place: Callable[[bytes, int], NDArray[Any]] | None = None,
-        likely: tuple[bytes, NDArray[Any]] | None = None,
+        self, peer: int, place: Callable[[bytes, int], NDArray[Any]] | None = None
     ) -> Awaitable[Parcel]:
         """Receives what the sender chose to send: a Parcel(meta, data). ``place(meta, nbytes)`` may choose where the
-        data goes, or raise MismatchError; ``likely`` is what it sent before, and where that would go now."""
-        if likely is not None and self.call.stamps is not None and self.guess(peer, *likely):
-            return Known(Parcel(*likely))
+        data goes, or raise MismatchError."""
         world = self.ranks[peer]
         return self._post(Take(self.call, world, self._step(world), place))
 
@@ -249,8 +252,10 @@ class Channel(Near):
     def combine(self, peer: int, x: NDArray[Any], op: Op) -> Awaitable[None]:
         """Both send ``x`` and fold what comes into it, the lower rank's as the left operand: equal bits on both."""
         left = peer < self.rank
-        if self.call.stamps is not None and op.splittable and self.post(peer, x):
-            return self.fetch(peer, x, op, left)
+        if self.call.stamps is not None and op.splittable:
+            both_near = self.combine_near(peer, x, op, left)
+            if both_near is not None:
+                return both_near
         theirs = self.scratch(x)
         both = self.exchange(peer, x, peer, theirs)
         return self._combined(both, *((theirs, x) if left else (x, theirs)), x, op)
@@ -264,6 +269,8 @@ class Channel(Near):
     def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends the same to every other member."""
         if self.call.stamps is not None and isinstance(data, np.ndarray):
+            if self.size == 2 and data.nbytes < LENT_BYTES_MIN and self.post(1 - self.rank, data, meta):
+                return DONE
             return self.show(data, meta)
         sendings = [self.send_usual(peer, data, meta) for peer in range(self.size) if peer != self.rank]
         waiting = [sending for sending in sendings if sending is not None]

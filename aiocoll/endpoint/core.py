@@ -404,6 +404,8 @@ class Endpoint:
         if self.closed:
             return
         self.closed = True
+        for scope in self.scopes.values():
+            scope.troubled = True
         self.failure.closing()
         if self._sweep is not None:
             self._sweep.cancel()

@@ -186,7 +186,7 @@ class Failure:
         ``number`` its number: members pass it on that have not made that call."""
         if scope.broken is not None or scope.closed:
             return
-        scope.broken = error
+        scope.broken, scope.troubled = error, True
         self.bad_news = True
         by = scope.rank if by is None else by
         emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
@@ -393,7 +393,7 @@ class Failure:
 
     def close_scope(self, scope: Scope) -> None:
         """This rank leaves a group: what is pending on it ends."""
-        scope.closed = True
+        scope.closed = scope.troubled = True
         text = f"group {scope.label!r} was closed on this rank ({scope.rank}) while this was pending"
         for call in list(scope.calls.values()):
             call.fail(GroupBrokenError(f"{call.label}: {text}"))

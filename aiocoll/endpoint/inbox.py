@@ -84,9 +84,9 @@ class Inbox:
         self._gone: dict[int, None] = {}
         self._early: dict[int, Mailbox] = {}
         size = endpoint.size
-        self._unreceived, self._held, self._owed = [0] * size, [0] * size, [0] * size
-        self._bound = endpoint.settings.unreceived_bytes_max
-        self._credit_step = max(self._bound // 16, 1)
+        self.unreceived, self._held, self.owed = [0] * size, [0] * size, [0] * size
+        self.bound = endpoint.settings.unreceived_bytes_max
+        self.credit_step = max(self.bound // 16, 1)
 
     def __repr__(self) -> str:
         return f"<Inbox: {len(self.expected)} expected, {len(self.arrived)} arrived, {len(self.offers)} offers>"
@@ -105,8 +105,8 @@ class Inbox:
         price = cost(meta, 0 if payload is None else len(payload))
         group, call, step = key
         link = self.endpoint.link(peer)
-        if self._unreceived[peer] + price <= self._bound:
-            self._unreceived[peer] += price
+        if self.unreceived[peer] + price <= self.bound:
+            self.unreceived[peer] += price
             queued = link.submit(kind, group, call, step, meta, payload)
             if queued is None:
                 return None
@@ -122,10 +122,10 @@ class Inbox:
 
     def count(self, peer: int, price: int) -> bool:
         """Counts what is about to be sent at once; False if the bound has no room for it."""
-        unreceived = self._unreceived[peer] + price
-        if unreceived > self._bound:
+        unreceived = self.unreceived[peer] + price
+        if unreceived > self.bound:
             return False
-        self._unreceived[peer] = unreceived
+        self.unreceived[peer] = unreceived
         return True
 
     def retract(self, operation: Outgoing) -> None:
@@ -152,7 +152,7 @@ class Inbox:
 
     def credited(self, peer: int, nbytes: int) -> None:
         """The receiver has consumed that much of what was sent to it."""
-        self._unreceived[peer] = max(self._unreceived[peer] - nbytes, 0)
+        self.unreceived[peer] = max(self.unreceived[peer] - nbytes, 0)
 
     # -- receiving
 
@@ -314,8 +314,8 @@ class Inbox:
     def hold(self, peer: int, price: int) -> None:
         """Unexpected data of ``peer`` is kept; a peer that ignores the bound is cut off."""
         self._held[peer] += price
-        if self._held[peer] > 2 * self._bound + (1 << 20):
-            raise WireError(f"more than {2 * self._bound} unreceived bytes, though {self._bound} are the bound")
+        if self._held[peer] > 2 * self.bound + (1 << 20):
+            raise WireError(f"more than {2 * self.bound} unreceived bytes, though {self.bound} are the bound")
 
     def release(self, peer: int, price: int) -> None:
         """Kept data is taken (or dropped): its sender may send as much again."""
@@ -325,11 +325,11 @@ class Inbox:
 
     def consumed(self, peer: int, price: int) -> None:
         """Data of ``peer`` needs no memory any more; says so now and then, so that the peer may send on."""
-        owed = self._owed[peer] + price
-        if owed < self._credit_step:
-            self._owed[peer] = owed
+        owed = self.owed[peer] + price
+        if owed < self.credit_step:
+            self.owed[peer] = owed
         else:
-            self._owed[peer] = 0
+            self.owed[peer] = 0
             self.endpoint.link(peer).submit(frame.CREDIT, 0, owed, 0, b"", None)
 
     # -- forgetting

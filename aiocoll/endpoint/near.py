@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _STEPS_MAX: Final = 1 << 14
 """Frames of one call to one peer that may go the quick way."""
-_LENT_BYTES_MIN: Final = 64 << 10
+LENT_BYTES_MIN: Final = 64 << 10
 """Shorter payloads are copied, wherever they lie: that is quicker than to wait until they are read."""
 _UNKNOWN: Final = Stamp(frame.DATA, 0, 0, b"", Views(np.dtype(np.uint8), 0))
 _NOTHING_LEFT: Final = cast("Generator[Any, None, None]", iter(()))
@@ -40,19 +40,6 @@ class All:
     def __await__(self) -> Generator[Any, None, None]:
         for operation in self._operations:
             yield from operation.__await__()
-
-
-class Known:
-    """A value that is here already."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        yield from ()
-        return self._value
 
 
 class Wanted:
@@ -140,11 +127,11 @@ class Near:
             stamp = self._stamp(step, x)
         if stamp is None or stamp.dtype is not x.dtype or call.received.get(world, 0) != step:
             return None
-        if not inbox.count(world, stamp.price):
+        price = stamp.price
+        unreceived = inbox.unreceived[world] + price
+        if unreceived > inbox.bound or not link.outlane.post(stamp, call.number, x):
             return None
-        if not link.outlane.post(stamp, call.number, x):
-            inbox.credited(world, stamp.price)
-            return None
+        inbox.unreceived[world] = unreceived
         call.sent[world] = call.received[world] = step + 1
         inlane = link.inlane
         theirs = inlane.fetch(stamp, call.number, True)
@@ -157,7 +144,11 @@ class Near:
         if not inlane.took():
             return self.usual(peer, step, x, op, left)
         call.scope.seen[world] = call.number
-        inbox.consumed(world, stamp.price)
+        owed = inbox.owed[world] + price
+        if owed < inbox.credit_step:
+            inbox.owed[world] = owed
+        else:
+            inbox.consumed(world, price)
         return DONE
 
     def fetch(self, peer: int, into: NDArray[Any], op: Op | None, left: bool) -> Awaitable[None]:
@@ -173,9 +164,11 @@ class Near:
     def guess(self, peer: int, meta: bytes, into: NDArray[Any]) -> bool:
         """Receives what came with ``meta`` before, if the same comes again while this rank may look."""
         call = self.call
+        if call.stamps is None:
+            return False
         world = self.ranks[peer]
         step = call.received.get(world, 0)
-        if (step, into.nbytes) not in call.stamps:  # type: ignore[operator]
+        if (step, into.nbytes) not in call.stamps:
             self._stamp(step, into, meta)
         if not self.look(peer, step, into, None, False, True):
             return False
@@ -278,7 +271,7 @@ class Near:
     def _may_lend(self, data: NDArray[Any]) -> bool:
         """Whether ``data`` may lie in memory that others can read."""
         memory = self.call.endpoint.memory
-        return data.nbytes >= _LENT_BYTES_MIN and memory is not None and bool(memory.heap.arenas)
+        return data.nbytes >= LENT_BYTES_MIN and memory is not None and bool(memory.heap.arenas)
 
     def lend(self, peer: int, data: NDArray[Any], meta: bytes = b"") -> Sending | None:
         """Sends a reference to ``data``, which must not change before that is awaited; None where it must be copied."""

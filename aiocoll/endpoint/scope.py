@@ -84,6 +84,8 @@ class Scope:
         self.raised = True
         """Whether the error that broke the group has been raised here in its own class."""
         self.closed = False
+        self.troubled = False
+        """Whether calls must look at what has happened before they begin."""
         self.told: set[int] = set()
         """World ranks that know that this group is broken."""
         self.seen: dict[int, int] = {}
@@ -125,6 +127,7 @@ class Scope:
     def refuse(self, number: int, error: BaseException) -> None:
         """A peer refused a call that this rank has not made yet."""
         self.refused[number] = error
+        self.troubled = True
         bound(self.refused, _REMEMBERED_MAX)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..algorithms import Algorithm, pace
 from ..algorithms.announce import announce
 from ..algorithms.channel import EMPTY
+from ..algorithms.spread import BLOCK_BYTES, give, head_of
 from ..buffers import as_out, check_out, native
 from ..endpoint import Channel
 from ..errors import MismatchError, WireError
@@ -88,8 +89,9 @@ class Broadcasts(Calls):
         if not comes_again(array):
             return
         meta = bytes(1) + (Packed(array, "broadcast", root).meta if packed is None else packed.meta)
-        run = self._into_again if packed is None else straight.run
-        self._keep_ready(("broadcast", root, array.dtype, array.shape), "broadcast", description, run, meta)
+        run = self._into_again if packed is None else give
+        key = ("broadcast", root, array.dtype, array.shape)
+        self._keep_ready(key, "broadcast", description, run, head_of(meta, array))
 
     def broadcast_again(self, x: Any, root: Any, out: Any) -> Again | None:
         """The same for arrays like those of a call before; None for others."""
@@ -100,14 +102,16 @@ class Broadcasts(Calls):
         ready = self._ready(("broadcast", root, array.dtype, array.shape))
         if ready is None or (mine and out is not None):
             return None
-        channel = ready.channel(self.timeout)
+        channel = ready.channel(self.timeout, array)
         flat = array if array.ndim == 1 else array.reshape(-1)
         if mine:
-            return channel, self._again(ready, channel, array, ready.meta, flat, root)
-        return channel, self._again(ready, channel, array, array, flat, root, ready.meta)
+            return channel, self._live(channel.call, ready.run, channel, ready.meta, flat)
+        return channel, self._live(channel.call, ready.run, channel, array, flat, root, ready.meta)
 
-    async def _into_again(self, ch: Channel, out: Array, flat: Array, root: int, meta: bytes) -> None:
+    async def _into_again(self, ch: Channel, out: Array, flat: Array, root: int, head: bytes) -> None:
         """What root has, into ``out``: most likely what fits it, as before."""
+        if flat.nbytes <= BLOCK_BYTES and ch.guess(root, head, flat):
+            return
 
         def place(meta: bytes, nbytes: int) -> Array:
             wanted = direct(out, self._fitting(meta[1:], out, root, "broadcast"))
@@ -115,8 +119,8 @@ class Broadcasts(Calls):
 
         straight = self._straight("spread", "broadcast")
         assert straight is not None
-        parcel = await straight.run(ch, b"", EMPTY, root, place, (meta, flat))
-        if parcel.data is not flat:
+        parcel = await straight.run(ch, b"", EMPTY, root, place, (head, flat))
+        if parcel is not None:
             if parcel.meta[0] & HAS_OUT:  # nobody is through before everybody knows that root's array fits
                 await self._barrier().run(ch)
             if not np.may_share_memory(parcel.data, out):

@@ -246,12 +246,10 @@ class Calls:
         return result if then is None else then(result)
 
     async def _live(self, call: Call, run: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """One call from its first step to its end."""
+        """One call from its first step to its end; its channel is the first of the arguments."""
         scope, endpoint = self._scope, self._endpoint
-        if (
-            scope.broken is not None or scope.refused or scope.closed or endpoint.closed
-            or Forks.count != self._forks or _get_running_loop() not in (None, endpoint.loop)
-        ):  # fmt: skip
+        loop = _get_running_loop()
+        if scope.troubled or Forks.count != self._forks or (loop is not None and loop is not endpoint.loop):
             self._may_begin(call)
         scope.calls[call.number] = call
         if observe.active:
@@ -275,7 +273,13 @@ class Calls:
             if observe.active:
                 ended = repr(call.error) if call.error is not None else None
                 observe.emit("called", group=self.name, rank=scope.rank, call=call.label, error=ended)
-        return result
+        ready = call.ready
+        if ready is None:
+            return result
+        given, call.result = call.result, None
+        if call.reset():
+            ready.spare = arguments[0]
+        return result if given is None else given
 
     def _may_begin(self, call: Call) -> None:
         """Raises where a call that was made cannot begin."""
@@ -301,14 +305,6 @@ class Calls:
                 self._counts[ready.collective] = self._counts.get(ready.collective, 0) + ready.made
             self._kinds.clear()
         self._kinds[key] = Ready(self._scope, collective, description, run, meta)
-
-    async def _again(self, ready: Ready, channel: Channel, result: Any, *arguments: Any) -> Any:
-        """One more call of a kind; gives ``result``."""
-        call = channel.call
-        got = await self._live(call, ready.run, channel, *arguments)
-        if call.reset():
-            ready.spare = channel
-        return got if result is None else result
 
     def _posted_again(self, channel: Channel, running: Coroutine[Any, Any, T]) -> Posted[T]:
         """A ready call for those who may drop it."""

@@ -85,10 +85,9 @@ class Movement(Broadcasts):
                 fits = joined if target.shape == joined else (size, *shape)
                 check_out(target, fits, packed.array.dtype, [packed.array], what="all_gather", rank=rank)
             straight = self._straight("show", "all_gather")
-            if straight is not None and target is out and comes_again(x) and (target is None or comes_again(target)):
-                key = ("all_gather", x.dtype, x.shape, None if target is None else target.shape)
-                meta = bytes([0 if target is None else HAS_OUT]) + packed.meta
-                self._keep_ready(key, "all_gather", "all_gather", self._into_places, meta)
+            if straight is not None and target is not None and target is out and comes_again(x) and comes_again(out):
+                key = ("all_gather", x.dtype, x.shape, target.shape)
+                self._keep_ready(key, "all_gather", "all_gather", self._into_places, bytes([HAS_OUT]) + packed.meta)
 
             async def body(ch: Channel) -> Any:
                 if straight is not None:
@@ -120,7 +119,7 @@ class Movement(Broadcasts):
         if type(x) is not np.ndarray or not x.flags.carray:
             return None
         if type(out) is list:
-            ready = self._ready(("all_gather", x.dtype, x.shape, None))
+            ready = self._ready(("all_gather", x.dtype, x.shape, (self._scope.size, *x.shape)))
             places = out
         elif type(out) is np.ndarray and out.flags.carray and out.dtype is x.dtype:
             ready = self._ready(("all_gather", x.dtype, x.shape, out.shape))
@@ -132,17 +131,16 @@ class Movement(Broadcasts):
             return None
         if ready is None:
             return None
-        channel = ready.channel(self.timeout)
-        return channel, self._again(ready, channel, out, x.reshape(-1), places, ready.meta)
+        channel = ready.channel(self.timeout, out)
+        return channel, self._live(channel.call, ready.run, channel, x.reshape(-1), places, ready.meta)
 
     async def _into_places(self, ch: Channel, data: Array, places: Sequence[Array], meta: bytes) -> None:
         """Every rank's array into the place of its rank: most likely all are alike, as before."""
         straight = self._straight("show", "all_gather")
         assert straight is not None
-        like = parse(meta[1:])
 
         def place(source: int, came: bytes, nbytes: int) -> Array:
-            what = self._fitting(came[1:], None, source, "all_gather")
+            what, like = self._fitting(came[1:], None, source, "all_gather"), parse(meta[1:])
             if (what.shape, what.dtype) != (like.shape, like.dtype):
                 raise MismatchError(
                     f"all_gather with out=: rank {source} gave shape {what.shape} of {what.dtype}, rank "
@@ -150,10 +148,10 @@ class Movement(Broadcasts):
                 )
             return np.empty(nbytes, np.uint8) if what.fortran != like.fortran else places[source].view(np.uint8)
 
-        parcels = await straight.run(ch, meta, data, place, [(meta, target) for target in places], places[ch.rank])
-        for parcel, target in zip(parcels, places, strict=True):
-            if parcel.data is not target and not np.may_share_memory(parcel.data, target):
-                await pace.copy(ch, array_of(parcel.meta[1:], parcel.data), target.reshape(like.shape))
+        for source, parcel in enumerate(await straight.run(ch, meta, data, place, places, places[ch.rank])):
+            target = places[source]
+            if parcel is not None and not np.may_share_memory(parcel.data, target):
+                await pace.copy(ch, array_of(parcel.meta[1:], parcel.data), target.reshape(parse(meta[1:]).shape))
 
     async def _shown(
         self, ch: Channel, straight: Algorithm, packed: Packed, target: Array | None
@@ -319,7 +317,7 @@ class Movement(Broadcasts):
         if ready is None:
             return None
         channel = ready.channel(self.timeout)
-        return channel, self._again(ready, channel, None)
+        return channel, self._live(channel.call, ready.run, channel)
 
     def _packed_parts(self, parts: Any, what: str) -> list[Packed]:
         rank, size = self._scope.rank, self._scope.size

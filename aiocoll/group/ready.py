@@ -56,8 +56,8 @@ class Ready:
         """The last one, in messages."""
         return f"{self.collective} (call {self.number})"
 
-    def channel(self, timeout: float) -> Channel:
-        """That of the group's next call, which is made herewith."""
+    def channel(self, timeout: float, result: Any = None) -> Channel:
+        """That of the group's next call, which is made herewith, and gives ``result``."""
         scope = self.scope
         number = self.number = scope.next_call
         scope.next_call = number + 1
@@ -65,8 +65,9 @@ class Ready:
         self.made += 1
         channel = self.spare
         if channel is None:
-            return Call(scope, number, self.collective, self.description, timeout, self.stamps).channel()
+            channel = Call(scope, number, self.collective, self.description, timeout, self.stamps).channel()
+            channel.call.ready = self
         self.spare = None
         call = channel.call
-        call.number, call.timeout = number, timeout
+        call.number, call.timeout, call.result = number, timeout, result
         return channel

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import patterns
+from .. import observe, patterns
 from ..algorithms import Algorithm, pace
 from ..buffers import as_array, as_out, check_out, native
 from ..buffers.narrow import is_narrow
@@ -130,8 +130,8 @@ class Reductions(Calls):
         """The same for arguments like those of a call before, which need no second look; None for others."""
         if type(x) is not np.ndarray or type(op) is not Op or not x.flags.carray:
             return None
-        ready = self._ready((op, x.dtype, x.shape))
-        if ready is None:
+        ready = self._kinds.get((op, x.dtype, x.shape))
+        if ready is None or observe.active:
             return None
         if out is None:
             if x.nbytes > pace.SLICE_BYTES:
@@ -139,8 +139,8 @@ class Reductions(Calls):
             out = x.copy()
         elif out is not x:
             return None
-        channel = ready.channel(self.timeout)
-        return channel, self._again(ready, channel, out, out if out.ndim == 1 else out.reshape(-1), op)
+        channel = ready.channel(self.timeout, out)
+        return channel, self._live(channel.call, ready.run, channel, out if out.ndim == 1 else out.reshape(-1), op)
 
     def reduce(
         self, x: Any, op: Op | str = SUM, root: int = 0, out: Any = None,

@@ -126,9 +126,21 @@ class SyncGroup:
         """Blocks for ``make(group)``, an async call on the group behind this one; it is made in the loop's thread."""
         return self._driver.run(lambda: make(self._group))
 
-    def run_again(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Blocks for an async call that was made before with arguments alike; NotImplemented if there was none."""
-        return self._driver.run_again(make, *arguments)
+    def all_reduce_again(self, x: Any, op: Any, out: Any) -> Any:
+        """``all_reduce`` with arguments like those of a call before; NotImplemented, and nothing done, for others."""
+        return self._driver.run_again(self._group.all_reduce_again, x, op, out)
+
+    def broadcast_again(self, x: Any, root: int, out: Any) -> Any:
+        """``broadcast``, likewise."""
+        return self._driver.run_again(self._group.broadcast_again, x, root, out)
+
+    def all_gather_again(self, x: Any, out: Any) -> Any:
+        """``all_gather``, likewise; ``out`` may be a list of one flat array per rank."""
+        return self._driver.run_again(self._group.all_gather_again, x, out)
+
+    def barrier_again(self) -> Any:
+        """``barrier``, likewise."""
+        return self._driver.run_again(self._group.barrier_again)
 
     def begin(self, make: Callable[[Group], Awaitable[T]], what: str) -> Work[T]:
         """Starts ``make(group)`` and returns its Work; ``what`` is what messages call it."""
@@ -141,7 +153,7 @@ class SyncGroup:
     ) -> Any:
         """Root's array, on every rank; elsewhere ``x`` is ignored."""
         if timeout is None and name is None:
-            result = self._driver.run_again(self._group.broadcast_again, x, root, out)
+            result = self.broadcast_again(x, root, out)
             if result is not NotImplemented:
                 return result
         return self._driver.run(lambda: self._group.broadcast(x, root, out, timeout=timeout, name=name))
@@ -164,7 +176,7 @@ class SyncGroup:
     ) -> Any:
         """The reduction, bit-identical on all ranks."""
         if timeout is None and name is None:
-            result = self._driver.run_again(self._group.all_reduce_again, x, op, out)
+            result = self.all_reduce_again(x, op, out)
             if result is not NotImplemented:
                 return result
         return self._driver.run(lambda: self._group.all_reduce(x, op, out, timeout=timeout, name=name))
@@ -176,7 +188,7 @@ class SyncGroup:
     def all_gather(self, x: Any, out: Any = None, *, timeout: float | None = None, name: str | None = None) -> Any:
         """The list of all arrays in rank order; with ``out`` (equal shapes) one array, filled in rank order."""
         if out is not None and timeout is None and name is None:
-            result = self._driver.run_again(self._group.all_gather_again, x, out)
+            result = self.all_gather_again(x, out)
             if result is not NotImplemented:
                 return result
         return self._driver.run(lambda: self._group.all_gather(x, out, timeout=timeout, name=name))
@@ -214,7 +226,7 @@ class SyncGroup:
 
     def barrier(self, *, timeout: float | None = None, name: str | None = None) -> None:
         """Returns when every rank has come here."""
-        if timeout is None and name is None and self._driver.run_again(self._group.barrier_again) is not NotImplemented:
+        if timeout is None and name is None and self.barrier_again() is not NotImplemented:
             return
         self._driver.run(lambda: self._group.barrier(timeout=timeout, name=name))
 

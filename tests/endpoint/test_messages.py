@@ -202,8 +202,8 @@ async def test_credits_neither_leak_nor_grow(monkeypatch: pytest.MonkeyPatch) ->
                 except CollectiveTimeoutError:
                     if all(each.done() for each in sends) and not a._endpoint.inbox.offers and not kept.kept:
                         break
-            counted = a._endpoint.inbox._unreceived[1]
-            assert 0 <= counted == b._endpoint.inbox._owed[0] < b._endpoint.inbox._credit_step, round
+            counted = a._endpoint.inbox.unreceived[1]
+            assert 0 <= counted == b._endpoint.inbox.owed[0] < b._endpoint.inbox.credit_step, round
         assert quiet(a) and quiet(b)
 
 

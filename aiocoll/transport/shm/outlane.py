@@ -43,7 +43,7 @@ REVOKED: Final = (1 << 64) - 1
 class Frame:
     """One frame that is not in the lane yet, or whose memory its receiver reads itself."""
 
-    __slots__ = ("at", "begun", "call", "group", "kind", "lent", "meta", "nbytes", "payload", "seen", "sent", "step")
+    __slots__ = ("at", "begun", "call", "group", "kind", "lent", "long", "meta", "nbytes", "payload", "sent", "step")
 
     def __init__(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None) -> None:
         self.kind, self.group, self.call, self.step = kind, group, call, step
@@ -52,8 +52,8 @@ class Frame:
         self.at = 0
         self.begun = self.lent = False
         """Whether its first slot is in the lane; whether its receiver reads the sender's own memory."""
-        self.seen = len(meta) <= META_BYTES
-        """Whether what has to come before it is in the lane."""
+        self.long = len(meta) > META_BYTES
+        """Whether its meta has to come before it, and is not in the lane yet."""
         self.sent: Sent | None = None
 
     def __repr__(self) -> str:
@@ -125,8 +125,8 @@ class Outlane:
         words[word + 1] = call
         self.posted = words[word] = posted + 1
         self.bytes_sent += nbytes
-        port = self._port
-        port.fence()
+        self._port.acquire()  # a fence, written out
+        self._port.release()
         if self._theirs[ASLEEP]:
             self.ring()
         return True
@@ -188,6 +188,7 @@ class Outlane:
     def _lay(self, index: int, at: int, stamp: Stamp) -> None:
         """Writes into a slot what all frames of a stamp have in common; it stays there until another comes."""
         self.bytes[at + 16 : at + 56] = stamp.head
+        self._words[(at >> 3) + 7] = 0  # a reference that was here may have been taken back
         if stamp.meta:
             self.bytes[at + META_AT : at + META_AT + len(stamp.meta)] = stamp.meta
         self._laid[index] = stamp
@@ -228,7 +229,7 @@ class Outlane:
 
     def _advance(self, frame: Frame) -> bool:
         """Posts pieces of ``frame`` while there is room; True once all of it is in the lane."""
-        if not frame.seen:
+        if frame.long:
             if self.posted >= self.limit and not self._room():
                 return False
             cell = self._cell()
@@ -237,7 +238,7 @@ class Outlane:
             at = self.segment.geometry.cell(cell)
             self.bytes[at : at + len(frame.meta)] = frame.meta
             self._put(LONG_META, frame, len(frame.meta) | CELL, cell, cell, None)
-            frame.seen = True
+            frame.long = False
         while not frame.begun or frame.at < frame.nbytes:
             if self.posted >= self.limit and not self._room():
                 return False
@@ -402,7 +403,7 @@ class Outlane:
             if frame.sent is not sent:
                 continue
             frame.sent = None
-            if keep or frame.begun:
+            if keep or frame.begun or len(frame.meta) > META_BYTES and not frame.long:
                 if frame.payload is not None:
                     frame.payload = memoryview(bytes(frame.payload))
                 return False

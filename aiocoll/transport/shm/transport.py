@@ -60,7 +60,7 @@ class ShmTransport:
         self._serving = False
         self._belt: asyncio.TimerHandle | None = None
         lock = threading.Lock()
-        self._acquire, self._release = lock.acquire, lock.release
+        self.acquire, self.release = lock.acquire, lock.release
         self.closed = False
 
     def __repr__(self) -> str:
@@ -92,8 +92,8 @@ class ShmTransport:
 
     def fence(self) -> None:
         """Nothing before it is seen after what comes behind it: taking a lock is a locked instruction."""
-        self._acquire()
-        self._release()
+        self.acquire()
+        self.release()
 
     def look_for(self, seconds: float, *, shares_loop: bool) -> None:
         """How long whoever waits may look before it sleeps: each time, or, if others need the loop, in each of its
