@@ -13,7 +13,16 @@ import numpy as np
 
 from aiocoll import patterns
 from aiocoll.algorithms.channel import Array, Channel, finish
-from aiocoll.buffers.narrow import BLOCK, is_narrow, narrow, room_for, widen
+from aiocoll.buffers.narrow import (
+    BLOCK,
+    SCALE,
+    is_narrow,
+    narrow,
+    narrow_scaled,
+    room_for,
+    widen,
+    widen_scaled,
+)
 from aiocoll.ops import Op
 
 BLOCK_BYTES = 256 << 10
@@ -102,7 +111,7 @@ class Fold:
     async def _run_narrow(
         self, mine: Array, out: Array, ranks: Sequence[int], shown: Awaitable[None] | None
     ) -> None:
-        ch, op, count = self._ch, self._op, len(mine)
+        ch, count = self._ch, len(mine)
         peers = [peer for peer in ranks if peer != ch.rank]
         operands = dict.fromkeys(ranks, mine)
         for i, peer in enumerate(peers):
@@ -112,14 +121,33 @@ class Fold:
             await shown
         for start in range(0, count, BLOCK):  # all operands of one piece, so that it stays in a cache
             stop = min(start + BLOCK, count)
-            total, wide = self._sum[: stop - start], self._wide[: stop - start]
-            widen(operands[ranks[0]][start:stop], total)
-            for peer in ranks[1:]:
-                widen(operands[peer][start:stop], wide)
-                op.fold(total, wide, total)
-            op.finish(total, len(ranks))
-            narrow(total, out[start:stop], self._room)
+            self._fold_piece([operands[peer][start:stop] for peer in ranks], out[start:stop])
             await ch.breathe()
+
+    def _fold_piece(self, operands: Sequence[Array], out: Array) -> None:
+        op, total, wide = self._op, self._sum[: len(out)], self._wide[: len(out)]
+        if op.ufunc is np.add and out.dtype == np.float16 and self._add_scaled(operands):
+            if not op.finishes:
+                narrow_scaled(total, out, self._room)
+                return
+            np.multiply(total, SCALE, out=total)
+        else:
+            for place, operand in enumerate(operands):
+                widen(operand, wide if place else total)
+                if place:
+                    op.fold(total, wide, total)
+        op.finish(total, len(operands))
+        narrow(total, out, self._room)
+
+    def _add_scaled(self, operands: Sequence[Array]) -> bool:
+        """Adds up float16; False if some are infinite or NaN, or may become so on the way."""
+        total, wide = self._sum[: len(operands[0])], self._wide[: len(operands[0])]
+        for place, operand in enumerate(operands):
+            if not widen_scaled(operand, wide if place else total):
+                return False
+            if place:
+                np.add(total, wide, out=total)
+        return True
 
 
 async def swap(ch: Channel, x: Array, op: Op) -> None:

@@ -2,6 +2,9 @@
 
 Rule of this file: flat contiguous arrays in, results into memory that the caller gives; every block gives exactly what
 `astype` gives, NaN aside, of which one is as good as another.
+
+A float16 whose bits are moved to where a float32 has them is 2**112 too small, subnormals included. Sums do not mind:
+they are the same bits as far as float16 goes, so float16 can be added up *scaled*, with a pass less each way.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ BLOCK: Final = 32768
 
 _F16_INFINITE: Final = np.uint16(0x7C00)
 _F16_MASK: Final = np.int32(-0x70000001)  # sign, exponent and mantissa of a float16 whose sign went the whole way up
-_F16_SCALE: Final = np.float32(2.0**112)
+SCALE: Final = np.float32(2.0**112)
+_SCALED_OVERFLOW: Final = float(np.float32(65520.0) / SCALE)
 _F16_OVERFLOW: Final = np.uint32(0x477FF000)  # 65520, which rounds to infinity
 _F16_SMALLEST: Final = np.uint32(0x400)  # 2**-14, the smallest that is no subnormal
 _F16_BIAS: Final = np.uint32(0x1_0000_0FFF - 0x38800000)  # the same, and half a unit less one
@@ -29,6 +33,7 @@ _HALF_BITS: Final = np.uint32(0x3F000000)
 _ONE: Final = np.uint32(1)
 _SHIFT: Final = np.uint32(13)
 _SIXTEEN: Final = np.uint32(16)
+_HALF_UNIT: Final = np.uint32(0xFFF)
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
@@ -46,19 +51,43 @@ def widen(source: Array, target: NDArray[np.float32]) -> None:
     if source.dtype != np.float16 or not source.dtype.isnative:
         _cast(source, target)
         return
-    bits = source.view(np.uint16)
     for start in range(0, len(source), BLOCK):
-        part = bits[start : start + BLOCK]
-        into = target[start : start + BLOCK]
-        if ((part & _F16_INFINITE) == _F16_INFINITE).any():  # infinity and NaN have no place in the arithmetic below
-            _cast(source[start : start + BLOCK], into)
-            continue
-        # Exponent and mantissa move to their places; what is then 2**112 too small is scaled, subnormals included.
-        wide = into.view(np.int32)
-        np.copyto(wide, part.view(np.int16))
-        np.left_shift(wide, 13, out=wide)
-        np.bitwise_and(wide, _F16_MASK, out=wide)
-        np.multiply(into, _F16_SCALE, out=into)
+        part, into = source[start : start + BLOCK], target[start : start + BLOCK]
+        if widen_scaled(part, into):
+            np.multiply(into, SCALE, out=into)
+        else:
+            _cast(part, into)
+
+
+def widen_scaled(source: Array, target: NDArray[np.float32]) -> bool:
+    """target = source / SCALE, for native float16; False, and nothing in ``target``, if some are infinite or NaN."""
+    bits = source.view(np.uint16)
+    if ((bits & _F16_INFINITE) == _F16_INFINITE).any():
+        return False
+    wide = target.view(np.int32)
+    np.copyto(wide, bits.view(np.int16))
+    np.left_shift(wide, 13, out=wide)
+    np.bitwise_and(wide, _F16_MASK, out=wide)
+    return True
+
+
+def narrow_scaled(source: NDArray[np.float32], target: Array, room: NDArray[np.uint8]) -> None:
+    """target = source * SCALE as float16, rounded to the nearest, ties to even; changes ``source``."""
+    if source.max(initial=0.0) >= _SCALED_OVERFLOW or source.min(initial=0.0) <= -_SCALED_OVERFLOW:
+        np.multiply(source, SCALE, out=source)
+        narrow(source, target, room)
+        return
+    # Half a unit of what is shifted out is added, less one for even; the sign goes its own way.
+    bits, rounded = source.view(np.uint32), room[: source.nbytes].view(np.uint32)
+    np.right_shift(bits, _SHIFT, out=rounded)
+    np.bitwise_and(rounded, _ONE, out=rounded)
+    np.add(rounded, bits, out=rounded)
+    np.add(rounded, _HALF_UNIT, out=rounded)
+    np.right_shift(rounded, _SHIFT, out=rounded)
+    np.right_shift(bits, _SIXTEEN, out=bits)
+    np.bitwise_and(bits, _SIGN, out=bits)
+    np.bitwise_or(rounded, bits, out=rounded)
+    np.copyto(target.view(np.uint16), rounded, casting="unsafe")
 
 
 def room_for(count: int) -> int:

@@ -8,7 +8,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aiocoll.buffers.narrow import BLOCK, is_narrow, narrow, widen
+from aiocoll.buffers.narrow import (
+    BLOCK,
+    SCALE,
+    is_narrow,
+    narrow,
+    narrow_scaled,
+    room_for,
+    widen,
+    widen_scaled,
+)
 
 
 def same_bits(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
@@ -57,6 +66,39 @@ def test_float32_narrows_as_numpy_casts_it(dtype: Any, kind: str) -> None:
         narrow(wide, found)
         with np.errstate(all="ignore"):
             same_bits(found, wide.astype(dtype))
+
+
+@pytest.mark.parametrize("spread", [1e-8, 1e-5, 1.0, 2e4])
+def test_scaled_sums_are_those_of_float32(spread: float) -> None:
+    rng = np.random.default_rng(3)
+    for number in range(2, 6):
+        with np.errstate(all="ignore"):
+            operands = [(rng.standard_normal(5000) * spread).astype(np.float16) for _ in range(number)]
+            operands[0][:7] = [0.0, -0.0, 65504, -65504, 2.0**-24, -(2.0**-24), 2.0**-14]
+            expected = operands[0].astype(np.float32)
+            for operand in operands[1:]:
+                expected += operand.astype(np.float32)
+            total, wide = np.empty(5000, np.float32), np.empty(5000, np.float32)
+            whole = all(np.isfinite(operand).all() for operand in operands)
+            assert widen_scaled(operands[0], total) == bool(np.isfinite(operands[0]).all())
+            if not whole:
+                continue
+            for operand in operands[1:]:
+                assert widen_scaled(operand, wide)
+                total += wide
+            found = np.empty(5000, np.float16)
+            narrow_scaled(total, found, np.empty(room_for(5000), np.uint8))
+            same_bits(found, expected.astype(np.float16))
+
+
+def test_every_scaled_float16_comes_back() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)]
+    total, found = np.empty(len(finite), np.float32), np.empty_like(finite)
+    assert widen_scaled(finite, total) and not widen_scaled(every, np.empty(1 << 16, np.float32))
+    same_bits(total * SCALE, finite.astype(np.float32))
+    narrow_scaled(total, found, np.empty(4 * len(finite), np.uint8))
+    same_bits(found, finite)
 
 
 def test_what_is_narrow() -> None:
