@@ -2,7 +2,8 @@
 
     segment    one rank's memory: lanes of slots, cells, flags
     meeting    how local ranks find one another, prove themselves and agree that they share memory
-    lane       frames into and out of slots
+    slot       what lanes are made of
+    outlane    frames into the lane to one peer; inlane: frames out of the lane from it; stamp: frames that come again
     link       an ordered pipe of frames to one local peer
     transport  all of them, and when this rank sleeps
     heap       arrays that live in shared memory, so that sending one passes a reference

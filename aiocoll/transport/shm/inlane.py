@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ...errors import WireError
 from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
-from .outlane import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES
+from .slot import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED
 from .stamp import CELL, Stamp
 
 if TYPE_CHECKING:
@@ -110,8 +110,17 @@ class Inlane:
             return places[taken & self._mask]
         place = words[word + 7]
         if words[word + 6] & ARENA:
-            return None if place == REVOKED else self._view(place, stamp.nbytes).view(stamp.dtype)
+            return self._lent(place, stamp)
         return places[place] if place < len(places) else None
+
+    def _lent(self, place: int, stamp: Stamp) -> NDArray[Any] | None:
+        """What a reference names; None where the usual way finds out why there is nothing."""
+        if place == REVOKED:
+            return None
+        try:
+            return self._view(place, stamp.nbytes).view(stamp.dtype)
+        except (WireError, OSError):
+            return None
 
     def took(self) -> bool:
         """The slot may be used again. False, and it is not, if what it refers to should not have been read."""
@@ -167,7 +176,7 @@ class Inlane:
         elif self._missing or length > PAYLOAD_BYTES_MAX:
             raise WireError(f"a frame of {length} bytes begins where {self._missing} bytes of another are missing")
         elif kind == LONG_META:
-            if where != CELL or not META_BYTES < nbytes <= META_BYTES_MAX:
+            if where != CELL or not META_BYTES < nbytes <= META_BYTES_MAX or self._long_meta is not None:
                 raise WireError(f"a long meta of {nbytes} bytes")
             self._long_meta = self._cell(place, nbytes).tobytes()
             self._done()

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ...errors import WireError
 from .arena import Arena
 from .heap import Heap
-from .outlane import OFFSET_BITS
 from .peer_heap import PeerHeap
+from .slot import OFFSET_BITS
 
 _NOTE: Final = struct.Struct("<QQ")
 """What comes with a descriptor: the arena's number and size."""

@@ -1,10 +1,6 @@
 """Frames into the lane of slots that leads to one local peer.
 
-A frame is one slot, with its payload in the slot, in a cell, or (where it lies in the shared heap) where it is; what is
-longer than a piece goes on in further slots. A slot's words, the first of which is written last:
-
-    0 its number + 1   1 call   2 stamp   3 group   4 kind, step, length of meta   5 length of the payload
-    6 length of this piece and where it is   7 cell, or offset in an arena       payload at byte 64, meta behind it
+A frame is one slot, or several where it is longer than a piece: see ``slot``.
 
 The rule: nothing here waits. What does not fit now stays queued by reference, and moves as the peer takes slots out.
 """
@@ -20,53 +16,24 @@ import numpy as np
 from ...wire.frame import BODY_DATA, DATA
 from ..base import Sent
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, Segment
+from .slot import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED, Frame
 from .stamp import CELL, HEAD, Stamp, kind_word
 
 if TYPE_CHECKING:
     from .meeting import Peer
     from .transport import ShmTransport
 
-MORE: Final = 0
-"""The kind of a slot that goes on with the payload of the frame before it."""
-LONG_META: Final = 255
-"""The kind of a slot that brings the meta of the frame after it, which is too long for a slot."""
-
-ARENA: Final = 2 << 56
-PIECE_MASK: Final = (1 << 56) - 1
-OFFSET_BITS: Final = 44
 _LENT_KINDS: Final = (DATA, BODY_DATA)
 """Only collectives wait for their peers anyway; a message is over when it is on its way."""
-REVOKED: Final = (1 << 64) - 1
-"""What a slot's last word becomes when its reference must not be followed any more."""
-
-
-class Frame:
-    """One frame that is not in the lane yet, or whose memory its receiver reads itself."""
-
-    __slots__ = ("at", "begun", "call", "group", "kind", "lent", "long", "meta", "nbytes", "payload", "sent", "step")
-
-    def __init__(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None) -> None:
-        self.kind, self.group, self.call, self.step = kind, group, call, step
-        self.meta, self.payload = meta, payload
-        self.nbytes = 0 if payload is None else len(payload)
-        self.at = 0
-        self.begun = self.lent = False
-        """Whether its first slot is in the lane; whether its receiver reads the sender's own memory."""
-        self.long = len(meta) > META_BYTES
-        """Whether its meta has to come before it, and is not in the lane yet."""
-        self.sent: Sent | None = None
-
-    def __repr__(self) -> str:
-        return f"<Frame kind {self.kind}, {self.at} of {self.nbytes} bytes posted>"
 
 
 class Outlane:
     """My lane to one peer."""
 
     __slots__ = (
-        "_bell", "_connection", "_flying", "_laid", "_lent", "_mask", "_peer", "_port", "_slots", "_taken_word",
-        "_theirs", "_waits_word", "_words", "bytes", "bytes_sent", "limit", "memory", "posted", "queue", "segment",
-        "waits",
+        "_bell", "_connection", "_doubted", "_flying", "_laid", "_lent", "_mask", "_peer", "_port", "_slots",
+        "_taken_word", "_theirs", "_waits_word", "_words", "bytes", "bytes_sent", "limit", "memory", "posted", "queue",
+        "segment", "waits",
     )  # fmt: skip
 
     def __init__(self, port: ShmTransport, rank: int, peer: Peer, mine: int, theirs: int) -> None:
@@ -86,7 +53,7 @@ class Outlane:
         """(number of the slot + 1, cell or -1, frame whose memory is read) of what the peer has not taken yet."""
         self._lent = 0
         """Frames under way whose memory the peer reads in place."""
-        self.waits = False
+        self.waits = self._doubted = False
         self.bytes_sent = 0
 
     def __repr__(self) -> str:
@@ -97,7 +64,7 @@ class Outlane:
     def post(self, stamp: Stamp, call: int, x: Any) -> bool:
         """Sends the payload ``x`` (an array like the stamp says) at once: it may be reused. False: there is no room."""
         posted = self.posted
-        if self.queue or (posted >= self.limit and not self._room()):
+        if self.queue or (posted >= self.limit and not self._room() and not self._wait_for_room()):
             return False
         index = posted & self._mask
         at = self._slots[index]
@@ -313,11 +280,20 @@ class Outlane:
         self.settle()
         return self.posted < self.limit
 
+    def _wait_for_room(self) -> bool:
+        """Looks, for as long as one may, whether the peer takes something: it is busy taking, or late."""
+        theirs, word, before = self._theirs, self._taken_word, self._theirs[self._taken_word]
+        for _ in self._port.looks():
+            if theirs[word] != before:
+                return self._room()
+        return False
+
     def settle(self) -> bool:
         """Frees what the peer has taken since."""
         taken = self._theirs[self._taken_word]
-        if taken > self.posted:
-            return False  # what no correct peer writes; its link ends by what it sends
+        if not self.limit - self._mask - 1 <= taken <= self.posted:
+            self._doubt(taken)
+            return False
         self.limit = taken + self._mask + 1
         flying, moved = self._flying, False
         while flying and flying[0][0] <= taken:
@@ -330,7 +306,17 @@ class Outlane:
                 frame.payload = None
                 if frame.sent is not None:
                     frame.sent.finish()
+        if moved and self._port.hungry:
+            self._port.feed_soon()
         return moved
+
+    def _doubt(self, taken: int) -> None:
+        """The peer counts what it has taken as no correct peer does: the link ends, but not under whoever sends."""
+        if not self._doubted:
+            self._doubted = True
+            before = self.limit - self._mask - 1
+            text = f"it says that it took {taken} of {self.posted} slots, and said {before} before"
+            self._port.loop.call_soon(self._port.doubt, self._peer, text)
 
     def _cell(self) -> int:
         """A free cell, or -1."""
@@ -392,6 +378,8 @@ class Outlane:
                 self.segment.release(cell)
             elif kept is not None:
                 queue.append(kept)
+        if flying and self._port.hungry:
+            self._port.feed_soon()
         for frame in queue:
             frame.payload = None
             if frame.sent is not None:

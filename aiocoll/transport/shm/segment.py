@@ -106,8 +106,8 @@ class Segment:
         self.bytes = memoryview(memory)
         self.words = self.bytes.cast("Q")
         self.free = deque(range(geometry.cells))
-        """Cells without content, the one that was used longest ago first: what a peer has read lately lies in its cache,
-        and taking it from there costs a writer three times as much as writing what has left it."""
+        """Cells without content, the one that was used longest ago first: what a peer has read lately lies in its
+        cache, and taking it from there costs a writer three times as much as writing what has left it."""
         self.readers = [0] * geometry.cells
         """For how many peers a cell's content is meant that have not taken it yet."""
 

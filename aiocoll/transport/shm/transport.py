@@ -13,6 +13,8 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..base import LOOP_TURN_BYTES, Link, Owner
 from .heap import Heap
+from .inlane import LOOKS
 from .link import ShmLink
 from .loans import Loans
 from .meeting import Shared
@@ -29,6 +32,10 @@ from .stamp import Stamp, Views
 
 _log = logging.getLogger("aiocoll.transport")
 _VIEWS_MAX: Final = 1024
+_LOOKS_PER_TURN: Final = 5
+"""How many waits of one turn of the loop may look in vain."""
+CALLS_PER_TURN: Final = 64
+"""After so many calls that never had to wait, others get the loop."""
 _LOOK_AGAIN_SECONDS: Final = 0.05
 """How often a rank that waits looks though no bell has rung: a belt, which should never be needed."""
 
@@ -49,7 +56,11 @@ class ShmTransport:
         self.turn_bytes = LOOP_TURN_BYTES
         self.asleep = True
         self.memory = self
-        self._look_seconds, self._shares_loop, self._looked = 0.0, True, 0.0
+        self._look_seconds, self._looked = 0.0, 0.0
+        self.shares_loop = True
+        """Whether others need the loop."""
+        self.calls = 0
+        """Calls that have come and gone in this turn of the loop."""
         self._owner: Owner | None = None
         self._views: dict[tuple[np.dtype[Any], int], Views] = {}
         self.heap = Heap()
@@ -57,7 +68,7 @@ class ShmTransport:
         self.loans = Loans(self.heap)
         self.hungry: set[Outlane] = set()
         """Lanes with frames that wait for room."""
-        self._serving = False
+        self._serving = self._feeding = False
         self._belt: asyncio.TimerHandle | None = None
         lock = threading.Lock()
         self.acquire, self.release = lock.acquire, lock.release
@@ -98,32 +109,46 @@ class ShmTransport:
     def look_for(self, seconds: float, *, shares_loop: bool) -> None:
         """How long whoever waits may look before it sleeps: each time, or, if others need the loop, in each of its
         turns."""
-        self._look_seconds, self._shares_loop = seconds, shares_loop
+        self._look_seconds, self.shares_loop = seconds, shares_loop
         if shares_loop and not self.asleep:
             self.loop.call_soon(self.sleep)  # from now on the loop may block whenever nothing is to be done
 
     def may_look(self) -> float:
         """For how many seconds one may look now."""
-        return self._look_seconds - self._looked
+        return 0.0 if self._looked > _LOOKS_PER_TURN * self._look_seconds else self._look_seconds
 
     def looked(self, seconds: float) -> None:
         """Somebody has looked for so long."""
-        if self._shares_loop:
+        if self.shares_loop:
             self._looked += seconds
+
+    def looks(self) -> Iterator[None]:
+        """One item for each time that one may look now; in between others get the core."""
+        seconds = self.may_look()
+        if seconds <= 0.0 or self.hungry:
+            return
+        self.wake()
+        began = now = perf_counter()
+        while now - began < seconds:
+            for _ in range(LOOKS):
+                yield
+            os.sched_yield()
+            now = perf_counter()
+        self.looked(now - began)
 
     def wake(self) -> None:
         """This rank looks from now on: nobody need ring."""
         if self.asleep:
             self.asleep = False
             self.segment.words[ASLEEP] = 0
-            if self._shares_loop:
+            if self.shares_loop:
                 self.loop.call_soon(self.sleep)  # before the loop can block
 
     def sleep(self) -> None:
         """The loop may block from now on. What came in the meantime is taken first."""
         if self.closed:
             return
-        self._looked = 0.0
+        self._looked, self.calls = 0.0, 0
         if not self.asleep:
             self.asleep = True
             self.segment.words[ASLEEP] = 1
@@ -202,12 +227,27 @@ class ShmTransport:
         for lane in list(self.hungry):
             lane.flush(self.turn_bytes)
 
+    def feed_soon(self) -> None:
+        """The same, in the loop's next turn."""
+        if not self._feeding:
+            self._feeding = True
+            self.loop.call_soon(self._feed_now)
+
+    def _feed_now(self) -> None:
+        self._feeding = False
+        if not self.closed:
+            self.feed()
+
     def settle_lanes(self) -> None:
         """Frees the cells that peers have read."""
         for link in self._links:
             link.outlane.settle()
 
     # -- the end
+
+    def doubt(self, peer: int, reason: str) -> None:
+        """A peer writes what no correct peer writes."""
+        self.made[peer].end(reason)
 
     def owner_lost(self, peer: int, reason: str) -> None:
         if self._owner is not None and not self.closed:

@@ -1,0 +1,48 @@
+"""Slots: what a lane between two local ranks is made of, and the frames that wait to be put into them.
+
+A frame is one slot, with its payload in the slot, in a cell, or (where it lies in the shared heap) where it is; what is
+longer than a piece goes on in further slots. A slot's words, the first of which is written last:
+
+    0 its number + 1   1 call   2 stamp   3 group   4 kind, step, length of meta   5 length of the payload
+    6 length of this piece and where it is   7 cell, or offset in an arena       payload at byte 64, meta behind it
+
+The rule: both ends of a lane take the layout from here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..base import Sent
+from .segment import META_BYTES
+
+MORE: Final = 0
+"""The kind of a slot that goes on with the payload of the frame before it."""
+LONG_META: Final = 255
+"""The kind of a slot that brings the meta of the frame after it, which is too long for a slot."""
+
+ARENA: Final = 2 << 56
+PIECE_MASK: Final = (1 << 56) - 1
+OFFSET_BITS: Final = 44
+REVOKED: Final = (1 << 64) - 1
+"""What a slot's last word becomes when its reference must not be followed any more."""
+
+
+class Frame:
+    """One frame that is not in the lane yet, or whose memory its receiver reads itself."""
+
+    __slots__ = ("at", "begun", "call", "group", "kind", "lent", "long", "meta", "nbytes", "payload", "sent", "step")
+
+    def __init__(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None) -> None:
+        self.kind, self.group, self.call, self.step = kind, group, call, step
+        self.meta, self.payload = meta, payload
+        self.nbytes = 0 if payload is None else len(payload)
+        self.at = 0
+        self.begun = self.lent = False
+        """Whether its first slot is in the lane; whether its receiver reads the sender's own memory."""
+        self.long = len(meta) > META_BYTES
+        """Whether its meta has to come before it, and is not in the lane yet."""
+        self.sent: Sent | None = None
+
+    def __repr__(self) -> str:
+        return f"<Frame kind {self.kind}, {self.at} of {self.nbytes} bytes posted>"
