@@ -2,6 +2,7 @@
 
     calls        call numbers, begin and end of a call, refusals
     reductions   reduce, all_reduce, reduce_scatter, scan, exscan
+    cuts         what reduce_scatter cuts
     movement     broadcast, gather, all_gather, scatter, all_to_all, barrier
     objects      the same for plain Python data
     messages     point-to-point

@@ -6,10 +6,8 @@ result's own memory where the dtypes allow it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from ..endpoint import Channel
 from ..errors import UsageError
 from ..ops import SUM, Op, as_op, finish_pieces
 from .calls import Again, Calls, Posted
+from .cuts import cut_of, fresh, readable
 
 Array = NDArray[Any]
 
@@ -46,40 +45,9 @@ class _Input:
     plan: _Plan
 
 
-@dataclass(slots=True)
-class _Cut:
-    """The input of a reduce_scatter: arrays that lie one after the other, and the shape of each rank's block."""
-
-    parts: list[Array]
-    blocks: list[tuple[int, ...]]
-    scalar: bool
-    """Whether my block is a number."""
-
-    def elements(self) -> list[int]:
-        """Elements per rank."""
-        return [math.prod(block) for block in self.blocks]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of all blocks in one array; blocks that make none along axis 0 lie flat."""
-        first = self.blocks[0]
-        if first and all(block[1:] == first[1:] and block for block in self.blocks):
-            return (sum(block[0] for block in self.blocks), *first[1:])
-        return (sum(self.elements()),)
-
-    def whole(self) -> Array:
-        """An array like the whole input; its content does not count."""
-        return self.parts[0] if len(self.parts) == 1 else np.empty(self.shape, native(self.parts[0].dtype))
-
-    @property
-    def text(self) -> str:
-        """How the ranks' blocks differ from what all would do without a word."""
-        shape = self.shape
-        usual = [(rows, *shape[1:]) for rows in patterns.even(shape[0], len(self.blocks))]
-        if self.blocks == usual:
-            return ""
-        alike = all(block[1:] == shape[1:] and block for block in self.blocks)
-        return f" blocks={[block[0] for block in self.blocks] if alike else self.blocks}"
+def _repeats(op: Op) -> bool:
+    """Whether calls with this op may be kept ready: nothing is left to do after the fold, which minds no shape."""
+    return not op.finishes and op.function is None
 
 
 async def _finish(ch: Channel, op: Op, work: Array, size: int) -> None:
@@ -111,7 +79,7 @@ class Reductions(Calls):
             given = self._input(x, op, "all_reduce")
             plan = given.plan
             target = self._target(out, given, given.array.shape, "all_reduce")
-            if given.array is x and not given.scalar and plan.work == plan.result == x.dtype and not given.op.finishes:
+            if given.array is x and not given.scalar and plan.work == plan.result == x.dtype and _repeats(given.op):
                 self._keep_ready((op, x.dtype, x.shape), "all_reduce", plan.description, plan.algorithm.run)
 
             async def body(ch: Channel) -> Any:
@@ -183,18 +151,26 @@ class Reductions(Calls):
         A list of arrays of one dtype, one per rank, is taken too: the i-th, of any shape, is what rank i gets reduced.
         Returns an array of my block's shape, or ``out``.
         """
+        if out is not None and counts is None and timeout is None and name is None:
+            again = self.reduce_scatter_again(x, op, out)
+            if again is not None:
+                return self._posted_again(*again)
         turn = self._turn("reduce_scatter", name)
 
         def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
-            cut = self._cut(x, counts)
+            cut = cut_of(x, counts, self._scope.rank, self._scope.size)
             given = self._given(cut.whole(), False, op, "reduce_scatter", cut.text)
             plan, parts, elements, shape = given.plan, cut.parts, cut.elements(), cut.blocks[self._scope.rank]
             target = self._target(out, given, shape, "reduce_scatter", parts)
+            alike = plan.work == plan.result == parts[0].dtype and _repeats(given.op)
+            if parts[0] is x and alike and counts is None:
+                key = ("reduce_scatter", op, x.dtype, x.shape)
+                self._keep_ready(key, "reduce_scatter", plan.description, plan.algorithm.run)
 
             async def body(ch: Channel) -> Any:
-                blocks = await _readable(ch, parts, elements, plan.work)
+                blocks = await readable(ch, parts, elements, plan.work)
                 home = _home(target, shape, plan)
-                mine = _fresh(ch, elements[ch.rank], plan.work) if home is None else home.reshape(-1)
+                mine = fresh(ch, elements[ch.rank], plan.work) if home is None else home.reshape(-1)
                 await plan.algorithm.run(ch, blocks, plan.op, mine)
                 await _finish(ch, given.op, mine, ch.size)
                 return await _deliver(ch, mine, shape, plan, home, target, out, cut.scalar)
@@ -202,6 +178,22 @@ class Reductions(Calls):
             return plan.description, body
 
         return self._made(turn, timeout, prepare)
+
+    def reduce_scatter_again(self, x: Any, op: Any, out: Any) -> Again | None:
+        """The same for arrays like those of a call before; None for others."""
+        if type(x) is not np.ndarray or type(op) is not Op or not x.flags.carray:
+            return None
+        ready = self._ready(("reduce_scatter", op, x.dtype, x.shape))
+        if ready is None or type(out) is not np.ndarray or not out.flags.carray or out.dtype is not x.dtype:
+            return None
+        rank, size, rows = self._scope.rank, self._scope.size, x.shape[0]
+        if out.shape != (rows // size + (rank < rows % size), *x.shape[1:]) or np.may_share_memory(x, out):
+            return None
+        flat, row = x.reshape(-1), x.size // max(rows, 1)
+        at = patterns.offsets(patterns.even(rows, size))
+        blocks = [flat[at[i] * row : at[i + 1] * row] for i in range(size)]
+        channel = ready.channel(self.timeout, out)
+        return channel, self._live(channel.call, ready.run, channel, blocks, op, out.reshape(-1))
 
     def scan(
         self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
@@ -286,60 +278,6 @@ class Reductions(Calls):
         check_out(target, shape, dtype, [given.array] if inputs is None else inputs, what=collective, rank=rank)
         return target
 
-    def _cut(self, x: Any, counts: Sequence[int] | None) -> _Cut:
-        """The input of a reduce_scatter, cut into blocks."""
-        rank, size = self._scope.rank, self._scope.size
-        what = f"reduce_scatter on rank {rank}"
-        if isinstance(x, (list, tuple)) and (counts is None or any(isinstance(part, np.ndarray) for part in x)):
-            if len(x) != size or counts is not None:
-                raise UsageError(
-                    f"{what}: a list takes one array per rank ({size}) and no counts; it has {len(x)}"
-                )
-            given = [as_array(part, what=f"reduce_scatter, part {i}", rank=rank) for i, part in enumerate(x)]
-            parts = [part for part, _ in given]
-            for part in parts:
-                if native(part.dtype) != native(parts[0].dtype):
-                    raise UsageError(f"{what}: the parts have dtypes {parts[0].dtype} and {part.dtype}; give them one")
-            return _Cut(parts, [part.shape for part in parts], given[rank][1])
-        array, _ = as_array(x, what="reduce_scatter", rank=rank)
-        if array.ndim == 0:
-            raise UsageError(f"{what}: x has no axis 0 to be cut along; pass an array")
-        if counts is None:
-            rows = patterns.even(array.shape[0], size)
-        else:
-            try:
-                rows = [index(count) for count in counts]
-            except TypeError:
-                rows = []
-            if len(rows) != size or min(rows) < 0 or sum(rows) != array.shape[0]:
-                raise UsageError(
-                    f"{what}: counts={counts!r} must be {size} numbers of rows that add up to {array.shape[0]}"
-                )
-        return _Cut([array], [(row, *array.shape[1:]) for row in rows], False)
-
-
-def _fresh(ch: Channel, count: int, dtype: np.dtype[Any]) -> Array:
-    """Private work space."""
-    if not count * dtype.itemsize:
-        return np.empty(count, dtype)
-    return ch.borrow(count * dtype.itemsize).view(dtype)
-
-
-async def _readable(ch: Channel, parts: Sequence[Array], elements: Sequence[int], dtype: np.dtype[Any]) -> list[Array]:
-    """Each rank's block, flat and in the work dtype: the caller's own memory where it is that already."""
-    blocks: list[Array] = []
-    for part in parts:
-        if part.flags.c_contiguous and part.dtype == dtype:
-            blocks.append(part.reshape(-1))
-            continue
-        flat = _fresh(ch, part.size, dtype)
-        await pace.copy(ch, part, flat.reshape(part.shape))
-        blocks.append(flat)
-    if len(blocks) == len(elements):
-        return blocks
-    at = patterns.offsets(elements)
-    return [blocks[0][at[i] : at[i + 1]] for i in range(len(elements))]
-
 
 def _home(target: Array | None, shape: tuple[int, ...], plan: _Plan) -> Array | None:
     """The result's own memory, if the algorithm can work in it."""
@@ -353,7 +291,7 @@ def _home(target: Array | None, shape: tuple[int, ...], plan: _Plan) -> Array | 
 async def _loaded(ch: Channel, given: _Input, home: Array | None) -> Array:
     """Flat work space that holds the input: the result's own memory, or private."""
     array = given.array
-    work = _fresh(ch, array.size, given.plan.work) if home is None else home.reshape(-1)
+    work = fresh(ch, array.size, given.plan.work) if home is None else home.reshape(-1)
     if not _same(home, array):
         await pace.copy(ch, array, work.reshape(array.shape))
     return work

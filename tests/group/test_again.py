@@ -1,0 +1,104 @@
+"""Calls that come again with arguments alike give what the first of them gave, and notice when they are not alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aiocoll
+from aiocoll import MEAN, SUM, Group, MismatchError, UsageError
+from aiocoll.sim import Simulation
+
+from .cases import for_every_size, on_every_fabric, outcome, ranks, values
+
+
+@on_every_fabric
+@for_every_size
+def test_reduce_scatter_comes_again(size: int, fabric: str) -> None:
+    async def main(group: Group) -> None:
+        for turn in range(5):
+            rows, columns = 7, 3
+            x = values(group.rank + turn, (rows, columns))
+            total = np.sum([values(rank + turn, (rows, columns)) for rank in range(size)], axis=0)
+            wanted = np.array_split(total, size)[group.rank]
+            out = np.full(wanted.shape, np.nan)
+            before = x.copy()
+            assert await group.reduce_scatter(x, SUM, out=out) is out
+            np.testing.assert_array_equal(out, wanted)
+            np.testing.assert_array_equal(x, before)
+            if turn == 2:  # others in between
+                np.testing.assert_array_equal(await group.reduce_scatter(x), wanted)
+                halves = [1] * (size - 1) + [rows - size + 1]
+                if size <= rows:
+                    block = await group.reduce_scatter(x, SUM, halves)
+                    start = sum(halves[: group.rank])
+                    np.testing.assert_array_equal(block, total[start : start + halves[group.rank]])
+
+    ranks(size, main, fabric)
+
+
+@on_every_fabric
+def test_outs_that_do_not_fit_are_refused_the_second_time_too(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        x = values(group.rank, (6, 2))
+        for _ in range(2):
+            await group.reduce_scatter(x, SUM, out=np.empty((2, 2)))
+        for wrong in (np.empty((3, 2)), np.empty((2, 2), np.float32), x[:2]):
+            error = await outcome(group.reduce_scatter(x, SUM, out=wrong))
+            assert type(error) is UsageError, error
+        block = await group.reduce_scatter(x, SUM, out=np.empty((2, 2)))
+        np.testing.assert_array_equal(block, sum(values(rank, (6, 2)) for rank in range(3))[2 * group.rank :][:2])
+        other = x if group.rank else np.concatenate([x, x])  # another call than the others' and than those before
+        error = await outcome(group.reduce_scatter(other, SUM, out=np.empty((len(other) // 3, 2))))
+        assert type(error) is MismatchError, error
+
+    ranks(3, main, fabric)
+
+
+@on_every_fabric
+def test_functions_see_whole_arrays_every_time(fabric: str) -> None:
+    product = aiocoll.op(lambda left, right: left @ right)
+
+    async def main(group: Group) -> None:
+        for turn in range(3):
+            factors = [values(rank + turn, (2, 2)) for rank in range(3)]
+            x = factors[group.rank].copy()
+            await group.all_reduce(x, product, out=x)
+            np.testing.assert_array_equal(x, factors[0] @ factors[1] @ factors[2])
+
+    ranks(3, main, fabric)
+
+
+@on_every_fabric
+@pytest.mark.parametrize("op", [SUM, MEAN])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_narrow_floats_come_again(dtype: Any, op: Any, fabric: str) -> None:
+    """Whatever carries them: added up in float32, rounded once, equal bits on all ranks."""
+
+    async def main(group: Group) -> list[bytes]:
+        bits = []
+        for count in (3, 3, 1000, 1000, 200_000):
+            x = (values(group.rank, (count,)) / 7).astype(dtype)
+            parts = [(values(rank, (count,)) / 7).astype(dtype).astype(np.float32) for rank in range(3)]
+            total = parts[0] + parts[1] + parts[2]
+            wanted = (total / 3 if op is MEAN else total).astype(dtype)
+            out = np.empty(np.array_split(x, 3)[group.rank].shape, dtype)
+            await group.reduce_scatter(x, op, out=out)
+            np.testing.assert_array_equal(out, np.array_split(wanted, 3)[group.rank])
+            await group.all_reduce(x, op, out=x)
+            np.testing.assert_array_equal(x, wanted)
+            bits.append(x.tobytes())
+        return bits
+
+    results = ranks(3, main, fabric)
+    assert results[0] == results[1] == results[2]
+
+
+def test_ranks_on_one_simulated_host_choose_what_is_made_for_memory() -> None:
+    async def main(group: Group) -> list[str]:
+        return [group._chosen("all_reduce", nbytes, count=nbytes, op=SUM).name for nbytes in (8, 1 << 24)]
+
+    assert Simulation(4, hosts=[0] * 4).run(main) == [["recursive_doubling", "two_shot"]] * 4
