@@ -118,7 +118,7 @@ def group_call(group: Any, case: Case, dtype: str) -> Call:
         case "all_reduce" | "all_gather" | "reduce_scatter":
             return Call(case, partial(getattr(group, case.what), array, out=out), array, out)
         case "broadcast":
-            return Call(case, partial(group.broadcast, array, 0, array), array, array)
+            return Call(case, partial(group.broadcast, array, 0, array if case.rank else None), array, array)
         case "all_to_all":
             return Call(case, partial(group.all_to_all, array), array, out, result=True)
         case "one_way":

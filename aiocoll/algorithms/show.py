@@ -46,21 +46,43 @@ async def direct(
         own[...] = data
     long: dict[int, Array] = {}
     for peer in peers:
-        if likely is not None and ch.guess(peer, head, first_of(likely[peer])):
-            if first is not data:
-                long[peer] = likely[peer]
-            continue
-        came = await ch.take(peer, partial(_first, place, peer))
-        (total,) = TOTAL.unpack_from(came.meta)
-        theirs, block = came.meta[TOTAL.size :], came.data
-        if total != block.nbytes:
-            block = long[peer] = _placed(place, peer, theirs, total)
-        parcels[peer] = Parcel(theirs, block)
+        if likely is None or not ch.guess(peer, head, first_of(likely[peer])):
+            parcels[peer] = await _take(ch, peer, place, long)
+        elif first is not data:
+            long[peer] = likely[peer]
     for each in shown:
         await each
     if long or first is not data:
         await _go_on(ch, data, own, long, first is not data)
     return parcels
+
+
+async def again(
+    ch: Channel, head: bytes, data: Array, places: Sequence[Array], place: PlaceFrom
+) -> list[Parcel | None]:
+    """The same for short data where most likely all ranks have such: theirs go into ``places``, as does mine."""
+    shown, rank = ch.publish(data, head), ch.rank
+    places[rank][...] = data
+    others = [peer for peer in range(ch.size) if peer != rank and not ch.guess(peer, head, places[peer])]
+    await shown
+    if not others:
+        return []
+    parcels: list[Parcel | None] = [None] * ch.size
+    long: dict[int, Array] = {}
+    for peer in others:
+        parcels[peer] = await _take(ch, peer, place, long)
+    await _go_on(ch, data, None, long, False)
+    return parcels
+
+
+async def _take(ch: Channel, peer: int, place: PlaceFrom | None, long: dict[int, Array]) -> Parcel:
+    """A parcel of any size; what goes on in blocks is added to ``long``."""
+    came = await ch.take(peer, partial(_first, place, peer))
+    (total,) = TOTAL.unpack_from(came.meta)
+    meta, block = came.meta[TOTAL.size :], came.data
+    if total != block.nbytes:
+        block = long[peer] = _placed(place, peer, meta, total)
+    return Parcel(meta, block)
 
 
 async def _go_on(ch: Channel, data: Array, own: Array | None, coming: dict[int, Array], show: bool) -> None:

@@ -88,6 +88,11 @@ class Call:
         return self._label if self.stamps is None else f"{self._label} (call {self.number})"
 
     @property
+    def collective(self) -> str:
+        """The first word of its label."""
+        return self._label.partition(" ")[0]
+
+    @property
     def deadline(self) -> float:
         """On the loop's clock; it runs from the moment in which the call has to wait for the first time."""
         if not self._deadline:

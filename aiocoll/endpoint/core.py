@@ -213,12 +213,13 @@ class Endpoint:
         link = self.link(operation.peer)
         if not link.ready:
             return
-        link.progress()
-        if operation.done:
-            return
         if isinstance(link, ShmLink):
-            self._look(operation, link)
-        elif self.inline and self.spin_seconds > 0.0:
+            link.progress(operation.is_done)
+            if not operation.done:
+                self._look(operation, link)
+            return
+        link.progress()
+        if not operation.done and self.inline and self.spin_seconds > 0.0:
             self._spin(operation, link)
 
     def serve_blocked(self, spin_seconds: float, look_seconds: float) -> None:
@@ -257,7 +258,7 @@ class Endpoint:
         until = began + seconds
         while True:
             if link.glance():
-                link.progress()
+                link.progress(operation.is_done)
                 if operation.done:
                     break
                 if self.inline:

@@ -70,6 +70,10 @@ class Operation:
         self.value: Any = None
         self.waiter: asyncio.Future[None] | None = None
 
+    def is_done(self) -> bool:
+        """Whether it is over."""
+        return self.done
+
     def describe(self) -> str:
         return type(self).__name__
 

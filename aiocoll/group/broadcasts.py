@@ -19,8 +19,9 @@ from ..buffers import as_out, check_out, native
 from ..endpoint import Channel
 from ..errors import MismatchError, WireError
 from ..wire.codec import ArrayMeta, parse
-from .calls import Again, Calls, Posted
+from .calls import Again, Calls
 from .packing import HAS_OUT, Packed, array_of, blob_of, comes_again, direct, read_blob, value_of
+from .posted import Posted
 
 Array = NDArray[Any]
 Body = Callable[[Channel], Awaitable[Any]]

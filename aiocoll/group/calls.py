@@ -6,15 +6,12 @@ The rule: the number is taken when the call is made, whatever becomes of the cal
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import math
 import os
-import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from operator import index
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 from .. import observe
 from ..algorithms import Algorithm
@@ -25,70 +22,16 @@ from ..endpoint.news import renewed
 from ..endpoint.scope import NAMED
 from ..errors import AiocollError, GroupBrokenError, NotInitializedError, SerializationError, UsageError
 from ..ops import Op
+from ..transport.shm.transport import CALLS_PER_TURN
 from ..tuning import choose
+from .posted import Posted, PostedAgain, Turn, failing
 from .ready import READY_MAX, Forks, Ready
 
 _get_running_loop = asyncio._get_running_loop
 T = TypeVar("T")
-P = ParamSpec("P")
 _PLANS_MAX: Final = 4096
 Again = tuple[Channel, Coroutine[Any, Any, Any]]
 """A call that came again, made and not begun."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """The place of one call among the calls of its group."""
-
-    collective: str
-    number: int
-    """The call on the wire."""
-    label: str
-    """The call in messages."""
-    error: AiocollError | None = None
-    """Why the call cannot be made at all: awaiting it raises that."""
-
-
-class Posted(Coroutine[Any, Any, T]):
-    """A coroutine whose call has been made already: dropped or cancelled before it ran, it takes the call back.
-
-    ``take_back(how)`` hears what became of it: "cancelled" or "never awaited".
-    """
-
-    __slots__ = ("_inner", "_started", "_take_back", "_what")
-
-    def __init__(self, inner: Coroutine[Any, Any, T], take_back: Callable[[str], None], what: str) -> None:
-        self._inner, self._take_back, self._what, self._started = inner, take_back, what, False
-
-    def __repr__(self) -> str:
-        return f"<Posted {self._what}>"
-
-    def send(self, value: Any) -> Any:
-        self._started = True
-        return self._inner.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        self._unstarted("cancelled")
-        return self._inner.throw(*error)
-
-    def close(self) -> None:
-        self._unstarted("cancelled")
-        self._inner.close()
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        self._started = True
-        return self._inner.__await__()
-
-    def _unstarted(self, how: str) -> None:
-        if not self._started:
-            self._started = True
-            self._take_back(how)
-
-    def __del__(self) -> None:
-        if not self._started:
-            self._inner.close()  # whose own warning would name what no user knows
-            warnings.warn(f"{self._what} was never awaited: write 'await' before it", RuntimeWarning, stacklevel=2)
-            self._unstarted("never awaited")
 
 
 def identifier(*parts: object) -> int:
@@ -273,6 +216,12 @@ class Calls:
             if observe.active:
                 ended = repr(call.error) if call.error is not None else None
                 observe.emit("called", group=self.name, rank=scope.rank, call=call.label, error=ended)
+        memory = endpoint.memory
+        if memory is not None and memory.shares_loop:
+            memory.calls += 1
+            if memory.calls >= CALLS_PER_TURN:  # a loop of calls that never wait would keep the loop for itself
+                memory.calls = 0
+                await asyncio.sleep(0)
         ready = call.ready
         if ready is None:
             return result
@@ -308,9 +257,7 @@ class Calls:
 
     def _posted_again(self, channel: Channel, running: Coroutine[Any, Any, T]) -> Posted[T]:
         """A ready call for those who may drop it."""
-        call = channel.call
-        turn = Turn(call.label.partition(" ")[0], call.number, call.label)
-        return Posted(running, lambda how: self._taken_back(turn, call.description, how), turn.collective)
+        return PostedAgain(running, self._taken_back, channel.call)
 
     def _chosen(
         self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None, named: str = "",
@@ -360,29 +307,3 @@ class Calls:
         if not chosen or len(set(chosen)) != len(chosen):
             raise UsageError(f"{what} on rank {self._scope.rank}: ranks={given!r} must be different and at least one")
         return tuple(self._scope.ranks[rank] for rank in chosen)
-
-
-def failing(error: BaseException) -> Posted[Any]:
-    """What raises ``error`` when it is awaited: errors come where results would."""
-    return Posted(_raise(error), _nothing, "a refused call")
-
-
-def when_awaited(method: Callable[P, Posted[T]]) -> Callable[P, Posted[T]]:
-    """What the method refuses is raised when its coroutine is awaited, as with a coroutine function."""
-
-    @functools.wraps(method)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Posted[T]:
-        try:
-            return method(*args, **kwargs)
-        except AiocollError as error:
-            return failing(error)
-
-    return made
-
-
-async def _raise(error: BaseException) -> Any:
-    raise error
-
-
-def _nothing(how: str) -> None:
-    return

@@ -20,8 +20,9 @@ from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
 from ..errors import UsageError
 from ..wire.codec import pack_control, unpack_control
-from .calls import Posted, identifier, when_awaited
+from .calls import identifier
 from .messages import Messages
+from .posted import Posted, when_awaited
 from .ready import Forks
 from .reductions import Reductions
 

@@ -21,9 +21,9 @@ from ..endpoint.message import MessageReceive, MessageSend
 from ..endpoint.operations import Done
 from ..errors import MismatchError, SerializationError, UsageError
 from ..wire.codec import parse
-from .calls import Posted, when_awaited
 from .objects import Objects
 from .packing import Packed, array_of, direct, value_of
+from .posted import Posted, when_awaited
 
 Array = NDArray[Any]
 _OBJECT_META = b"O"

@@ -14,16 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import patterns
-from ..algorithms import Algorithm, all_of, pace
+from ..algorithms import Algorithm, all_of, pace, show
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
+from ..algorithms.spread import BLOCK_BYTES, TOTAL, head_of
 from ..buffers import as_array, as_bytes, as_out, check_out
 from ..endpoint import Channel
 from ..errors import MismatchError, UsageError
 from ..wire.codec import parse
 from .broadcasts import Body, Broadcasts
-from .calls import Again, Posted
+from .calls import Again
 from .packing import HAS_OUT, Head, Packed, array_of, blob_of, comes_again, direct, read_blob, value_of
+from .posted import Posted
 
 Array = NDArray[Any]
 
@@ -87,7 +89,8 @@ class Movement(Broadcasts):
             straight = self._straight("show", "all_gather")
             if straight is not None and target is not None and target is out and comes_again(x) and comes_again(out):
                 key = ("all_gather", x.dtype, x.shape, target.shape)
-                self._keep_ready(key, "all_gather", "all_gather", self._into_places, bytes([HAS_OUT]) + packed.meta)
+                head = head_of(bytes([HAS_OUT]) + packed.meta, x)
+                self._keep_ready(key, "all_gather", "all_gather", self._into_places, head)
 
             async def body(ch: Channel) -> Any:
                 if straight is not None:
@@ -134,13 +137,11 @@ class Movement(Broadcasts):
         channel = ready.channel(self.timeout, out)
         return channel, self._live(channel.call, ready.run, channel, x.reshape(-1), places, ready.meta)
 
-    async def _into_places(self, ch: Channel, data: Array, places: Sequence[Array], meta: bytes) -> None:
+    async def _into_places(self, ch: Channel, data: Array, places: Sequence[Array], head: bytes) -> None:
         """Every rank's array into the place of its rank: most likely all are alike, as before."""
-        straight = self._straight("show", "all_gather")
-        assert straight is not None
 
         def place(source: int, came: bytes, nbytes: int) -> Array:
-            what, like = self._fitting(came[1:], None, source, "all_gather"), parse(meta[1:])
+            what, like = self._fitting(came[1:], None, source, "all_gather"), parse(head[TOTAL.size + 1 :])
             if (what.shape, what.dtype) != (like.shape, like.dtype):
                 raise MismatchError(
                     f"all_gather with out=: rank {source} gave shape {what.shape} of {what.dtype}, rank "
@@ -148,10 +149,15 @@ class Movement(Broadcasts):
                 )
             return np.empty(nbytes, np.uint8) if what.fortran != like.fortran else places[source].view(np.uint8)
 
-        for source, parcel in enumerate(await straight.run(ch, meta, data, place, places, places[ch.rank])):
+        if data.nbytes <= BLOCK_BYTES:
+            parcels = await show.again(ch, head, data, places, place)
+        else:
+            parcels = await show.direct(ch, head[TOTAL.size :], data, place, places, places[ch.rank])
+        for source, parcel in enumerate(parcels):
             target = places[source]
             if parcel is not None and not np.may_share_memory(parcel.data, target):
-                await pace.copy(ch, array_of(parcel.meta[1:], parcel.data), target.reshape(parse(meta[1:]).shape))
+                shape = parse(head[TOTAL.size + 1 :]).shape
+                await pace.copy(ch, array_of(parcel.meta[1:], parcel.data), target.reshape(shape))
 
     async def _shown(
         self, ch: Channel, straight: Algorithm, packed: Packed, target: Array | None

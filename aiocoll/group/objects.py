@@ -19,9 +19,9 @@ from ..buffers.layout import PIECE_BYTES
 from ..endpoint import Channel
 from ..errors import SerializationError, UsageError
 from ..wire.objects import dumps, loads
-from .calls import Posted
 from .movement import Movement
 from .packing import blob_of, read_blob
+from .posted import Posted
 
 Body = Callable[[Channel], Awaitable[Any]]
 

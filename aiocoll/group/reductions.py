@@ -20,8 +20,9 @@ from ..buffers.narrow import is_narrow
 from ..endpoint import Channel
 from ..errors import UsageError
 from ..ops import SUM, Op, as_op, finish_pieces
-from .calls import Again, Calls, Posted
+from .calls import Again, Calls
 from .cuts import cut_of, fresh, readable
+from .posted import Posted
 
 Array = NDArray[Any]
 

@@ -6,6 +6,7 @@ The rule: what the peer wrote is read once and checked before it is used; a slot
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,9 +146,9 @@ class Inlane:
 
     # -- any frame
 
-    def take(self, budget: int) -> bool:
-        """Takes frames, up to ``budget`` bytes of payload; whether there were any. WireError for what no correct peer
-        writes."""
+    def take(self, budget: int, enough: Callable[[], bool] | None = None) -> bool:
+        """Takes frames, up to ``budget`` bytes of payload, until that is ``enough``; whether there were any. WireError
+        for what no correct peer writes."""
         words, before = self._words, self.bytes_received
         moved = False
         while self.bytes_received - before < budget:
@@ -159,6 +160,8 @@ class Inlane:
                     break
                 self._slot(self.slots[self.taken & self._mask], word)
             moved = True
+            if enough is not None and enough():
+                break
         if moved:
             self._port.fence()
             if words[self._waits_word] and words[ASLEEP]:

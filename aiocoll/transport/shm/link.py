@@ -6,6 +6,7 @@ The rule: what a peer has posted before it ended is still taken, its farewell in
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...errors import WireError
@@ -64,18 +65,20 @@ class ShmLink:
         """Whether ``progress`` would move anything."""
         return self.ready and (self.inlane.news() or self.outlane.news())
 
-    def progress(self) -> bool:
+    def progress(self, enough: Callable[[], bool] | None = None) -> bool:
+        """Moves what can be moved; what comes only until that is ``enough``: a call that comes finds the rest where it
+        is quickest to have."""
         if not self.ready:
             return False
         outlane, port = self.outlane, self._port
         moved = outlane.flush(port.turn_bytes) if outlane.waits else False
         if moved and port.hungry:
             port.feed()
-        return self._take() or moved
+        return self._take(enough) or moved
 
-    def _take(self) -> bool:
+    def _take(self, enough: Callable[[], bool] | None = None) -> bool:
         try:
-            return self.inlane.take(self._port.turn_bytes)
+            return self.inlane.take(self._port.turn_bytes, enough)
         except WireError as error:
             self.end(f"it sent what no correct peer sends: {error}")
         except Exception as error:  # no memory for what comes, say: a lane cannot be read on from the middle

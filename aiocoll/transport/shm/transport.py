@@ -36,6 +36,8 @@ _LOOKS_PER_TURN: Final = 5
 """How many waits of one turn of the loop may look in vain."""
 CALLS_PER_TURN: Final = 64
 """After so many calls that never had to wait, others get the loop."""
+_IDLE_SECONDS: Final = 0.001
+"""So long a frame may lie in its lane while nobody waits for any."""
 _LOOK_AGAIN_SECONDS: Final = 0.05
 """How often a rank that waits looks though no bell has rung: a belt, which should never be needed."""
 
@@ -70,6 +72,7 @@ class ShmTransport:
         """Lanes with frames that wait for room."""
         self._serving = self._feeding = False
         self._belt: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Handle | None = None
         lock = threading.Lock()
         self.acquire, self.release = lock.acquire, lock.release
         self.closed = False
@@ -153,7 +156,7 @@ class ShmTransport:
             self.asleep = True
             self.segment.words[ASLEEP] = 1
             self.fence()
-        self._serve()
+        self._serve_if_wanted()
         if self._belt is None:
             self._belt = self.loop.call_later(_LOOK_AGAIN_SECONDS, self._look_again)
 
@@ -169,17 +172,42 @@ class ShmTransport:
             os.eventfd_read(self._bell)
         except BlockingIOError:
             return
-        self._serve()
+        self._serve_if_wanted()
 
-    def _serve(self) -> None:
-        """Moves what can be moved on all links, a turn's worth each."""
-        more = False
-        for link in self._links:
-            if link.news():
+    def _serve_if_wanted(self) -> None:
+        """Serves, or, while nobody waits, leaves what came where a call that is about to be made finds it at once."""
+        if self._owner is not None and self._owner.waiting:
+            self._serve()
+        elif self._idle is None and any(link.news() for link in self._links):
+            taken = [link.inlane.taken for link in self._links]
+            self._idle = self.loop.call_later(_IDLE_SECONDS, self._serve_idle, taken)
+
+    def _serve_idle(self, before: list[int]) -> None:
+        """Serves the links of which nobody has taken anything for a moment."""
+        self._idle, more = None, False
+        if self.closed:
+            return
+        for link, taken in zip(self._links, before, strict=True):
+            if link.inlane.taken == taken and link.news():
                 link.progress()
                 more = more or link.news()
         if more:
+            self._idle = self.loop.call_soon(self._serve_idle, [link.inlane.taken for link in self._links])
+        else:
+            self._serve_if_wanted()
+
+    def _serve(self) -> None:
+        """Moves what can be moved on all links, a turn's worth each, as long as somebody waits."""
+        more = False
+        for link in self._links:
+            if link.news():
+                link.progress(self._nobody_waits)
+                more = more or link.news()
+        if more:
             self.serve_soon()
+
+    def _nobody_waits(self) -> bool:
+        return self._owner is None or not self._owner.waiting
 
     def serve_soon(self) -> None:
         """Looks again in the loop's next turn."""
@@ -190,7 +218,7 @@ class ShmTransport:
     def _serve_on(self) -> None:
         self._serving = False
         if not self.closed:
-            self._serve()
+            self._serve_if_wanted()
 
     # -- memory
 
@@ -257,8 +285,9 @@ class ShmTransport:
         if self.closed:
             return
         self.closed = True
-        if self._belt is not None:
-            self._belt.cancel()
+        for timer in (self._belt, self._idle):
+            if timer is not None:
+                timer.cancel()
         for link in self._links:
             link.close()
         self.loans.close()
