@@ -241,12 +241,31 @@ async def _as_one_block(ch: Channel, x: Array, op: Op, root: int | None) -> None
     await finish(results)
 
 
+async def _swap_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array, length: int) -> None:
+    """``fold_blocks`` of two ranks: one sends as the other does, with one wait for each piece."""
+    mine, theirs, peer = blocks[ch.rank], blocks[1 - ch.rank], 1 - ch.rank
+    for start in range(0, max(len(mine), len(theirs), 1), length):
+        into, leaving = out[start : start + length], theirs[start : start + length]
+        if out is not mine:
+            np.copyto(into, mine[start : start + length])
+        if start < max(len(mine), 1) and start < max(len(theirs), 1):
+            await ch.exchange(peer, leaving, peer, into, op, left=ch.rank == 1)
+        elif start < len(mine):
+            await ch.recv_fold(peer, into, op, left=ch.rank == 1)
+        else:
+            await ch.send(peer, leaving)
+        await ch.breathe()
+
+
 async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
     """out = the fold of what all ranks have as block number ``rank``; the blocks are only read."""
     mine, peers = blocks[ch.rank], patterns.around(ch.rank, ch.size)
     length = block_length(mine, op)
-    parts = {rank: blocks_of(len(block), length) for rank, block in enumerate(blocks)}
     fold = Fold(ch, op, mine.dtype, min(length, len(mine)))
+    if ch.size == 2 and not fold.narrow:
+        await _swap_blocks(ch, blocks, op, out, length)
+        return
+    parts = {rank: blocks_of(len(block), length) for rank, block in enumerate(blocks)}
     sending: list[Awaitable[None]] = []
     for number in range(max(len(each) for each in parts.values()) + 1):
         # The next pieces leave before anybody waits for these.
