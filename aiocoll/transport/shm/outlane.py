@@ -114,13 +114,18 @@ class Outlane:
         self._flying.append((posted + 1, cell, None))
         if self._port.hungry:
             self.ask()
+        self._show(word, call, stamp.nbytes)
+        return True
+
+    def _show(self, word: int, call: int, nbytes: int) -> None:
+        """Makes the next slot visible."""
+        words = self._words
         words[word + 1] = call
-        self.posted = words[word] = posted + 1
-        self.bytes_sent += stamp.nbytes
+        self.posted = words[word] = self.posted + 1
+        self.bytes_sent += nbytes
         self._port.fence()
         if self._theirs[ASLEEP]:
             self.ring()
-        return True
 
     def place_of(self, data: Any) -> int | None:
         """Where the peer finds ``data`` itself; None if it must be copied."""
@@ -144,12 +149,7 @@ class Outlane:
         self._lent += 1
         self._flying.append((self.posted + 1, -1, frame))
         self.ask()
-        words[word + 1] = call
-        self.posted = words[word] = self.posted + 1
-        self.bytes_sent += stamp.nbytes
-        self._port.fence()
-        if self._theirs[ASLEEP]:
-            self.ring()
+        self._show(word, call, stamp.nbytes)
         return True
 
     def _lay(self, index: int, at: int, stamp: Stamp) -> None:
@@ -243,11 +243,9 @@ class Outlane:
 
     def _put(self, kind: int, frame: Frame, piece: int, place: int, cell: int, kept: Frame | None) -> None:
         """Fills the next slot and makes it visible."""
-        posted = self.posted
-        index = posted & self._mask
+        index = self.posted & self._mask
         at = self._slots[index]
         word = at >> 3
-        words = self._words
         meta = b"" if kind in (MORE, LONG_META) or len(frame.meta) > META_BYTES else frame.meta
         self._laid[index] = None
         self.bytes[at + 16 : at + 56] = HEAD.pack(
@@ -255,11 +253,11 @@ class Outlane:
         )
         if meta:
             self.bytes[at + META_AT : at + META_AT + len(meta)] = meta
-        words[word + 1], words[word + 7] = frame.call, place
+        self._words[word + 7] = place
         if cell >= 0:
             self.segment.readers[cell] = 1
         if cell >= 0 or kept is not None:
-            self._flying.append((posted + 1, cell, kept))
+            self._flying.append((self.posted + 1, cell, kept))
             if self._port.hungry:
                 self.ask()
             if kept is not None:
@@ -267,11 +265,7 @@ class Outlane:
                 self._lent += 1
         if kind != MORE and kind != LONG_META:
             frame.begun = True
-        self.posted = words[word] = posted + 1
-        self.bytes_sent += piece & PIECE_MASK
-        self._port.fence()
-        if self._theirs[ASLEEP]:
-            self.ring()
+        self._show(word, frame.call, piece & PIECE_MASK)
 
     # -- what the peer has taken
 
