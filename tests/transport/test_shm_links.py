@@ -1,7 +1,8 @@
-"""Links through shared memory with hardly any room: every frame arrives, whole and in order, and nothing stays behind."""
+"""Links through shared memory with hardly any room: every frame arrives, whole and in order, and nothing is left."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -167,3 +168,137 @@ async def everything(world: ShmEnds, ways: list[Way]) -> None:
         way.check_tickets()
     check_room(world)
     assert not any(owner.news for owner in world.owners)
+
+
+# -- frames that come again: the quick way
+
+
+def stamp_of(world: ShmEnds, src: int, call_meta: bytes, dtype: Any, count: int, step: int = 0) -> Stamp:
+    stamp = world.transports[src].stamp(frame.DATA, 3, step, call_meta, np.dtype(dtype), count)
+    assert stamp is not None
+    return stamp
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_the_quick_way_and_the_usual_one_in_any_order(seed: int) -> None:
+    """Posted and fetched, posted and taken, sent and fetched in vain: the same frames in the same order."""
+    rng = random.Random(seed)
+    geometry = replace(TINY, slots=rng.choice([2, 4]))
+    shapes = [(b"", 1), (b"meta", 0), (b"m" * META_BYTES, 128), (b"x", 129), (b"y", CELL // 8)]
+    with shm_ends(geometry) as world:
+        out, into, owner = world.link(0, 1).outlane, world.link(1, 0).inlane, world.owners[1]
+        sent: list[tuple[int, int, np.ndarray[Any, Any]]] = []
+        came: list[tuple[int, np.ndarray[Any, Any]]] = []
+        for call in range(400):
+            index = rng.randrange(len(shapes))
+            meta, count = shapes[index]
+            x = np.arange(count, dtype=np.float64) * 7 + call
+            stamp = stamp_of(world, 0, meta, float, count)
+            way = rng.random()
+            if way < 0.5:
+                if out.post(stamp, call, x):
+                    sent.append((call, index, x.copy()))
+                    x[...] = -1
+            elif way < 0.75 and count * 8 > INLINE_BYTES:
+                lent = world.transports[0].heap.empty(count)
+                lent[...] = x
+                place, ticket = out.place_of(lent), Ticket()
+                assert place is not None
+                if out.lend(stamp, call, lent, place, ticket):
+                    sent.append((call, index, x))
+                    if rng.random() < 0.3:  # its call fails: taken back
+                        world.link(0, 1).withdraw(ticket, keep=False)
+                        lent[...] = -1
+                        sent.pop()
+            elif out.send(frame.DATA, 3, call, 0, meta, memoryview(x).cast("B") if count else None) is None:
+                sent.append((call, index, x.copy()))
+            else:
+                sent.append((call, index, x))
+            for _ in range(rng.choice([0, 1, 3])):
+                want, kind, _content = sent[len(came)] if len(came) < len(sent) else (call, 0, None)
+                meta, count = shapes[kind]
+                theirs = into.fetch(stamp_of(world, 1, meta, float, count), want, False)
+                if theirs is not None:
+                    taken = theirs.copy()
+                    assert into.took()
+                    came.append((want, taken))
+                elif rng.random() < 0.5:
+                    world.link(1, 0).progress()
+                came += [(each[3], np.frombuffer(each[-1])) for each in owner.frames]
+                owner.frames.clear()
+            if rng.random() < 0.2:
+                await asyncio.sleep(0)
+        await turns_until(lambda: settled(world))
+        came += [(each[3], np.frombuffer(each[-1])) for each in owner.frames]
+        assert [call for call, _ in came] == [call for call, _, _ in sent]
+        assert all((theirs == mine).all() for (_, theirs), (_, _, mine) in zip(came, sent, strict=True))
+        check_room(world)
+
+
+async def test_a_reference_that_is_taken_back_says_nothing_of_the_next_frame_in_its_slot() -> None:
+    with shm_ends() as world:
+        out, into = world.link(0, 1).outlane, world.link(1, 0).inlane
+        large, small = stamp_of(world, 0, b"", float, 500), stamp_of(world, 0, b"", float, 2)
+        array = world.transports[0].heap.zeros(500)
+        for call in range(2 * TINY.slots):
+            ticket, place = Ticket(), out.place_of(array)
+            assert place is not None and out.lend(large, call, array, place, ticket)
+            world.link(0, 1).withdraw(ticket, keep=False)
+            world.link(1, 0).progress()
+            for turn in range(TINY.slots):
+                assert out.post(small, 100 + turn, np.array([call, turn], float))
+                theirs = into.fetch(stamp_of(world, 1, b"", float, 2), 100 + turn, False)
+                assert theirs is not None and theirs.tolist() == [call, turn]
+                assert into.took()
+        assert not world.owners[1].frames
+
+
+async def test_a_long_meta_goes_with_its_frame_though_that_is_taken_back() -> None:
+    with shm_ends() as world:
+        link = world.link(0, 1)
+        blocker = link.submit(frame.DATA, 1, 1, 0, b"", memoryview(pattern(3 * CELL)))  # one slot too many
+        long = pattern(META_BYTES + 1)
+        wanted = link.submit(frame.DATA, 1, 2, 0, long, memoryview(pattern(2 * CELL, 2)))
+        assert blocker is not None and wanted is not None
+        wanted.sent = ticket = Ticket()
+        assert world.link(1, 0).progress() and link.progress()
+        assert not wanted.long and not wanted.begun
+        assert link.withdraw(ticket, keep=False) is False, "its meta is in the lane"
+        link.submit(frame.DATA, 1, 3, 0, b"short", None)
+        await turns_until(lambda: settled(world))
+        assert [(each[3], each[5]) for each in world.owners[1].frames] == [(1, b""), (2, long), (3, b"short")]
+
+
+# -- cells that lanes share
+
+
+async def test_a_lane_that_waits_for_cells_gets_those_of_a_peer_that_ended() -> None:
+    with shm_ends(replace(TINY, ranks=3, slots=4)) as world:
+        world.transports[2].loop.remove_reader(world.shared[2].bell_fd)  # rank 2 takes nothing
+        for call in range(2):
+            assert world.link(0, 2).submit(frame.DATA, 1, call, 0, b"", memoryview(pattern(2 * CELL))) is None or call
+        held = world.transports[0].segment
+        assert len(held.free) == 0
+        assert world.link(0, 1).submit(frame.DATA, 1, 9, 0, b"", memoryview(pattern(CELL, 9))) is not None
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not world.owners[1].frames
+        world.link(2, 0).close()
+        await turns_until(lambda: bool(world.owners[1].frames))
+        assert world.owners[1].payloads() == [pattern(CELL, 9)]
+        assert world.owners[0].told("lost") == [("lost", 2, "its process ended")]
+
+
+async def test_a_lane_that_waits_for_cells_gets_those_that_another_send_finds() -> None:
+    """A send to one peer sees that it has read its cells; the lane to another, which waits for cells, must hear."""
+    with shm_ends(replace(TINY, ranks=3, slots=4)) as world:
+        out = world.link(0, 2).outlane
+        stamp = stamp_of(world, 0, b"", float, CELL // 8)
+        for call in range(4):
+            assert out.post(stamp, call, np.full(CELL // 8, call, float))
+        assert world.link(0, 1).submit(frame.DATA, 1, 9, 0, b"", memoryview(pattern(CELL, 9))) is not None
+        world.transports[0].loop.remove_reader(world.shared[0].bell_fd)  # rank 0 is just about to do something else
+        world.link(2, 0).progress()
+        assert out.post(stamp_of(world, 0, b"", float, 1), 4, np.ones(1))  # no room, so it looks
+        world.transports[0].loop.add_reader(world.shared[0].bell_fd, world.transports[0]._rung)
+        await turns_until(lambda: bool(world.owners[1].frames))
