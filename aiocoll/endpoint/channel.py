@@ -163,11 +163,11 @@ class Channel(Near):
 
     def send(self, peer: int, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends ``data`` (contiguous array or bytes); awaiting it means that the data may be changed again."""
-        if self.call.stamps is not None and not meta and isinstance(data, np.ndarray):
-            lent = self.lend(peer, data)
+        if self.call.stamps is not None and isinstance(data, np.ndarray):
+            lent = self.lend(peer, data, meta)
             if lent is not None:
                 return lent
-            if self.post(peer, data):
+            if self.post(peer, data, meta):
                 return DONE
         operation = self.send_usual(peer, data, meta)
         return DONE if operation is None else operation

@@ -28,7 +28,7 @@ from .inquiry import Inquiry
 from .message import TAG_MASK, Message, MessageReceive, MessageSend
 from .news import broken, renewed, sayable, wrap
 from .operations import Operation
-from .scope import bound
+from .scope import NAMED, bound
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -151,12 +151,12 @@ class Failure:
         """A peer's first frame of a call says that its call is another one than mine."""
         call = scope.calls.get(number)
         what = "a call" if call is None else call.label
-        self.mismatch(
-            scope,
+        text = (
             f"ranks made different calls under one number ({what} of group {scope.label!r}): rank {scope.rank} made "
             f"[{mine}], rank {scope.index.get(peer)} made [{description_in(meta)}]; every rank makes the same calls "
-            "in the same order with the same op, dtype, shape and root, or name them with name=",
+            "in the same order with the same op, dtype, shape and root, or name them with name="
         )
+        self.break_group(scope, MismatchError(text), number=number)
 
     def mismatch(self, scope: Scope, text: str) -> None:
         """Breaks the group with a MismatchError."""
@@ -185,6 +185,9 @@ class Failure:
         """Fails everything pending on the group and tells the others; ``call`` is the one that failed, if one did, and
         ``number`` its number: members pass it on that have not made that call."""
         if scope.broken is not None or scope.closed:
+            if scope.sound_until and scope.calls:
+                scope.sound_until = 0
+                self._fail_pending(scope, error, number)
             return
         scope.broken, scope.troubled = error, True
         self.bad_news = True
@@ -192,10 +195,11 @@ class Failure:
         emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
         news = broken(scope, error, by)
         number = scope.broken_call = number if call is None else call.number
+        if isinstance(error, MismatchError) and number < NAMED:
+            scope.sound_until = max(number, 0)
         linked = {link.peer for link in self.endpoint.transport.links()}
         for peer in scope.others():
-            # In a large group news go by the links that there are, and members pass them on; in a small one they make
-            # links, since a rank that never spoke to us would else only see that we are gone.
+            # In a large group news go by the links that there are, and are passed on; a small one makes links.
             if peer in linked or scope.size <= _ALL_TOLD_SIZE_MAX:
                 scope.told.add(peer)
                 for refused, refusal in scope.refusals.items():  # a refusal may have ended our program
@@ -211,7 +215,7 @@ class Failure:
                 return renewed(error, what)
             return GroupBrokenError(f"{what}: group {scope.label!r} is broken: {error}", cause=error)
 
-        pending = list(scope.calls.values())
+        pending = [each for each in scope.calls.values() if each.number >= scope.sound_until]
         for each in pending:
             each.fail(ending(each.label, failed=each.number == number))
         messages = scope.mailbox.close(lambda message: ending(message.describe()))
@@ -272,7 +276,7 @@ class Failure:
         """The caller does not want ``call`` any more (``how``: or never awaited it); the others cannot finish it."""
         if call.error is not None:
             return  # it was over already: refused by a peer, say, which breaks nothing
-        error = GroupBrokenError(f"{self._me(call.scope)} {how} {call.label} of group {call.scope.label!r}")
+        error = GroupBrokenError(f"{call.scope.me} {how} {call.label} of group {call.scope.label!r}")
         call.fail(error)
         self.break_group(call.scope, error)
 
@@ -280,11 +284,7 @@ class Failure:
         """This rank's program raised out of the group: nobody shall wait for it. ``everything``: out of its world."""
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         for each in list(self.endpoint.scopes.values()) if everything else [scope]:
-            self.break_group(each, GroupBrokenError(f"{self._me(each)} left group {each.label!r} with {what}"))
-
-    def _me(self, scope: Scope) -> str:
-        member = self.endpoint.members[self.endpoint.rank]
-        return f"rank {scope.rank} ({member.host}, pid {member.pid})"
+            self.break_group(each, GroupBrokenError(f"{each.me} left group {each.label!r} with {what}"))
 
     # -- lost peers
 

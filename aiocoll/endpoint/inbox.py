@@ -273,7 +273,7 @@ class Inbox:
         scope = self.endpoint.scopes.get(group)
         if scope is None:
             return group in self._gone
-        if scope.broken is not None:
+        if scope.broken is not None and not 0 <= call < scope.sound_until:
             self.endpoint.failure.tell_again(scope, peer)
             return True
         if call in scope.failed:

@@ -81,6 +81,8 @@ class Scope:
         self.broken: AiocollError | None = None
         self.broken_call = -1
         """The number of the call whose failure broke the group, if it was a call's: there it is raised in its class."""
+        self.sound_until = 0
+        """Calls below this number go on though the group is broken: all ranks made them alike, and nobody is lost."""
         self.raised = True
         """Whether the error that broke the group has been raised here in its own class."""
         self.closed = False
@@ -95,6 +97,12 @@ class Scope:
 
     def __repr__(self) -> str:
         return f"<Scope {self.label!r} rank {self.rank} of {self.size}, {len(self.calls)} calls under way>"
+
+    @property
+    def me(self) -> str:
+        """This rank, for others."""
+        member = self.endpoint.members[self.endpoint.rank]
+        return f"rank {self.rank} ({member.host}, pid {member.pid})"
 
     @property
     def last(self) -> str:

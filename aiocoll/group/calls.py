@@ -55,8 +55,8 @@ class Calls:
     timeout: float
     name: str
 
-    def _usable(self, what: str) -> None:
-        """Raises unless a call may be made on this group, here and now."""
+    def _usable(self, what: str, number: int = NAMED) -> None:
+        """Raises unless a call (``number``, if it has one) may be made on this group, here and now."""
         scope = self._scope
         if os.getpid() != self._pid:
             raise UsageError(
@@ -71,7 +71,7 @@ class Calls:
                 f"{what}: group {self.name!r} lives in another event loop; use it where it was connected, or "
                 "aiocoll.sync from other threads"
             )
-        if scope.broken is not None:
+        if scope.broken is not None and number >= scope.sound_until:
             if not scope.raised:
                 scope.raised = True
                 raise renewed(scope.broken, what)
@@ -93,7 +93,7 @@ class Calls:
     def _turn(self, collective: str, name: Any) -> Turn:
         """Takes the next number (or the next turn of ``name``)."""
         try:
-            self._usable(collective)
+            self._usable(collective, self._scope.next_call if name is None else NAMED)
         except AiocollError as error:
             return Turn(collective, -1, collective, error)
         scope = self._scope
@@ -232,7 +232,7 @@ class Calls:
 
     def _may_begin(self, call: Call) -> None:
         """Raises where a call that was made cannot begin."""
-        self._usable(call.label.partition(" ")[0])
+        self._usable(call.collective, call.number)
         refused = self._scope.refused.pop(call.number, None)
         if refused is not None:
             self._forget(call.number, call.description)

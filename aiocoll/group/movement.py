@@ -7,34 +7,31 @@ itself, if it is small), so every later choice rests on facts that all ranks kno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import patterns
-from ..algorithms import Algorithm, all_of, pace, show
+from ..algorithms import Algorithm, pace, show
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
 from ..algorithms.spread import BLOCK_BYTES, TOTAL, head_of
-from ..buffers import as_array, as_bytes, as_out, check_out
+from ..buffers import as_bytes, as_out, check_out
 from ..endpoint import Channel
-from ..errors import MismatchError, UsageError
+from ..errors import MismatchError
 from ..wire.codec import parse
 from .broadcasts import Body, Broadcasts
 from .calls import Again
+from .exchanges import Exchanges, rows_of, values_of
 from .packing import HAS_OUT, Head, Packed, array_of, blob_of, comes_again, direct, read_blob, value_of
 from .posted import Posted
 
 Array = NDArray[Any]
 
-_BLIND_BYTES: Final = 1024
-"""What a rank is taken to send another where nobody knows sizes but the senders."""
 _ALIGN: Final = 64
 
 
-class Movement(Broadcasts):
+class Movement(Broadcasts, Exchanges):
     """See API: gather to barrier."""
 
     def gather(
@@ -49,7 +46,7 @@ class Movement(Broadcasts):
 
             async def body(ch: Channel) -> Any:
                 parcels = await self._collected(ch, packed.meta, await packed.data(ch), where)
-                return None if parcels is None else await _values(ch, parcels, packed)
+                return None if parcels is None else await values_of(ch, parcels, packed)
 
             return f"gather root={where}", body
 
@@ -58,11 +55,6 @@ class Movement(Broadcasts):
     async def _collected(self, ch: Channel, meta: bytes, data: Array, root: int) -> list[Any] | None:
         parcels: list[Any] | None = await self._blind("gather").run(ch, meta, data, root)
         return parcels
-
-    def _blind(self, collective: str, named: str = "") -> Algorithm:
-        """The algorithm for data whose sizes differ per rank, so that only the number of ranks counts."""
-        nbytes = _BLIND_BYTES * self._scope.size
-        return self._plan((collective, named), lambda: self._chosen(collective, nbytes, named=named))
 
     def all_gather(
         self, x: Any, out: Any = None, *, timeout: float | None = None, name: str | None = None
@@ -206,7 +198,7 @@ class Movement(Broadcasts):
         counts = [0 if head.data is not None else -(-head.nbytes // step) * step for head in heads]
         total = sum(counts)
         buffer = np.empty(total, np.uint8) if into is None else into
-        places = _blocks(buffer, counts)
+        places = rows_of(buffer, counts)
         if total:
             own = places[ch.rank]
             if len(own):
@@ -261,46 +253,6 @@ class Movement(Broadcasts):
 
         return self._made(turn, timeout, prepare)
 
-    def all_to_all(
-        self, parts: Any, *, timeout: float | None = None, name: str | None = None
-    ) -> Posted[list[Any]]:
-        """What every rank has for me: a list in rank order. ``parts``: one array per rank, of any shapes and dtypes;
-        an array is split along axis 0 as numpy.array_split does."""
-        turn = self._turn("all_to_all", name)
-
-        def prepare() -> tuple[str, Body]:
-            rank, size = self._scope.rank, self._scope.size
-            given = parts
-            if not isinstance(parts, (list, tuple)):
-                array, _ = as_array(parts, what="all_to_all", rank=rank)
-                if array.ndim == 0:
-                    raise UsageError(f"all_to_all on rank {rank}: a number cannot be split; pass one array per rank")
-                given = _blocks(array, patterns.even(array.shape[0], size))
-            packed = self._packed_parts(given, "all_to_all")
-
-            async def body(ch: Channel) -> Any:
-                parcels = [Parcel(each.meta, await each.data(ch)) for each in packed]
-                return await _values(ch, await self._exchanged(ch, parcels), packed[rank])
-
-            return "all_to_all", body
-
-        return self._made(turn, timeout, prepare)
-
-    async def _exchanged(self, ch: Channel, parcels: list[Parcel]) -> list[Any]:
-        """What every rank has for me; AIOCOLL_ALGORITHM's choice for all_to_all holds here."""
-        name = self._settings.algorithm.get("all_to_all")
-        if name is None or any(each.name == name for each in all_of("exchange_all")):
-            came: list[Any] = await self._blind("exchange_all", "all_to_all").run(ch, parcels)
-            return came
-        # An algorithm for sizes that both sides know: they travel first.
-        algorithm = self._chosen("all_to_all", 0)
-        sizes = [Parcel(each.meta, np.array([each.data.nbytes], "<u8").view(np.uint8)) for each in parcels]
-        heads = await self._blind("exchange_all").run(ch, sizes)
-        incoming = [np.empty(int(head.data.view("<u8")[0]), np.uint8) for head in heads]
-        incoming[ch.rank] = parcels[ch.rank].data
-        await algorithm.run(ch, [each.data for each in parcels], incoming)
-        return [Parcel(head.meta, data) for head, data in zip(heads, incoming, strict=True)]
-
     def barrier(self, *, timeout: float | None = None, name: str | None = None) -> Posted[None]:
         """Returns once every rank has called it."""
         if timeout is None and name is None:
@@ -324,31 +276,6 @@ class Movement(Broadcasts):
             return None
         channel = ready.channel(self.timeout)
         return channel, self._live(channel.call, ready.run, channel)
-
-    def _packed_parts(self, parts: Any, what: str) -> list[Packed]:
-        rank, size = self._scope.rank, self._scope.size
-        if parts is None or isinstance(parts, (str, bytes)):
-            raise UsageError(f"{what} on rank {rank}: parts must be a sequence of one array per rank ({size})")
-        try:
-            given = list(parts)
-        except TypeError:
-            given = [parts]
-        if len(given) != size:
-            raise UsageError(f"{what} on rank {rank}: {len(given)} parts for {size} ranks; give one array per rank")
-        return [Packed(part, f"{what}, part {number}", rank) for number, part in enumerate(given)]
-
-
-def _blocks(array: Array, rows: Sequence[int]) -> list[Array]:
-    """Consecutive parts of ``array`` along axis 0, of so many rows."""
-    return [array[start:stop] for start, stop in pairwise(patterns.offsets(rows))]
-
-
-async def _values(ch: Channel, parcels: Sequence[Any], own: Packed) -> list[Any]:
-    """What all ranks gave; my own as a copy, since what aiocoll returns is the caller's."""
-    return [
-        await own.copied(ch) if source == ch.rank else value_of(parcel.meta, parcel.data)
-        for source, parcel in enumerate(parcels)
-    ]
 
 
 def _all_equal(metas: Sequence[bytes], what: str) -> None:
