@@ -7,14 +7,16 @@ The rule: ``run(channel, parcels, place)`` takes one parcel per rank and gives t
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Awaitable, Container, Mapping, Sequence
 from functools import partial
 
 from aiocoll import patterns
 from aiocoll.algorithms import algorithm, bundle
 from aiocoll.algorithms.all_to_all import relay, relay_messages
-from aiocoll.algorithms.channel import WINDOW, Channel, Parcel, PlaceFrom, finish
+from aiocoll.algorithms.channel import WINDOW, Array, Channel, Parcel, PlaceFrom, finish
 from aiocoll.algorithms.gather import placed
+from aiocoll.algorithms.show import take_any
+from aiocoll.algorithms.spread import TOTAL, block_length, first_of, head_of
 from aiocoll.patterns import log2_ceil
 
 
@@ -66,3 +68,73 @@ async def bruck(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None 
             arrived[source] = placed(source, parcel, place)
     arrived[ch.rank] = parcels[ch.rank]
     return await _straight(ch, parcels, big - {ch.rank}, arrived, place)
+
+
+@algorithm(
+    "exchange_all",
+    rounds=lambda p: min(p - 1, 1),
+    messages=lambda p: p - 1,
+    sent=lambda p, n: n * (p - 1) / p + TOTAL.size * (p - 1),
+    path=lambda p, n: 2 * n * (p - 1) / p,
+    on="memory",
+    blocked=True,
+)
+async def direct(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None = None) -> list[Parcel]:
+    """Everybody shows each rank its parcel, and copies those meant for itself: one round, however long they are."""
+    peers, rank = patterns.around(ch.rank, ch.size), ch.rank
+    firsts = {peer: first_of(parcels[peer].data) for peer in peers}
+    sending = [ch.send(peer, firsts[peer], head_of(parcels[peer].meta, parcels[peer].data)) for peer in peers]
+    coming: dict[int, Array] = {}
+    arrived = {peer: await take_any(ch, peer, place, coming) for peer in peers}
+    await finish(sending)
+    leaving = {peer: parcels[peer].data for peer in peers if firsts[peer] is not parcels[peer].data}
+    await _go_on(ch, leaving, coming)
+    return [parcels[source] if source == rank else arrived[source] for source in range(ch.size)]
+
+
+async def again(
+    ch: Channel, head: bytes, outgoing: Sequence[Array], places: Sequence[Array], place: PlaceFrom
+) -> list[Parcel | None]:
+    """The same where most likely all parcels are alike: what comes with ``head`` goes into ``places``, as does mine;
+    other parcels are the answer."""
+    peers, rank = patterns.around(ch.rank, ch.size), ch.rank
+    sending = [ch.send(peer, first_of(outgoing[peer]), head) for peer in peers]
+    arrived: list[Parcel | None] = [None] * ch.size
+    coming: dict[int, Array] = {}
+    for peer in peers:
+        first = first_of(places[peer])
+        if not ch.guess(peer, head, first):
+            arrived[peer] = await take_any(ch, peer, place, coming)
+        elif first is not places[peer]:
+            coming[peer] = places[peer]
+    await finish(sending)
+    leaving = {peer: outgoing[peer] for peer in peers if first_of(outgoing[peer]) is not outgoing[peer]}
+    await _go_on(ch, leaving, coming, (outgoing[rank], places[rank]))
+    return arrived
+
+
+async def _go_on(
+    ch: Channel, leaving: Mapping[int, Array], coming: Mapping[int, Array], own: tuple[Array, Array] | None = None
+) -> None:
+    """The blocks of long parcels: one to each, one from each; my own is copied in between."""
+    arrays = [*leaving.values(), *coming.values(), *(own or ())]
+    sending: list[Awaitable[None]] = []
+    for number in range(max((-(-len(array) // block_length(array)) for array in arrays), default=0)):
+        for peer, array in leaving.items():
+            block = _block(array, number)
+            if len(block):
+                sending.append(ch.send(peer, block))
+        if own is not None:
+            _block(own[1], number)[...] = _block(own[0], number)
+        for peer, array in coming.items():
+            block = _block(array, number)
+            if len(block):
+                await ch.recv(peer, block)
+        await finish(sending)
+        sending.clear()
+        await ch.breathe()
+
+
+def _block(array: Array, number: int) -> Array:
+    length = block_length(array)
+    return array[number * length : (number + 1) * length]

@@ -47,7 +47,7 @@ async def direct(
     long: dict[int, Array] = {}
     for peer in peers:
         if likely is None or not ch.guess(peer, head, first_of(likely[peer])):
-            parcels[peer] = await _take(ch, peer, place, long)
+            parcels[peer] = await take_any(ch, peer, place, long)
         elif first is not data:
             long[peer] = likely[peer]
     for each in shown:
@@ -70,12 +70,12 @@ async def again(
     parcels: list[Parcel | None] = [None] * ch.size
     long: dict[int, Array] = {}
     for peer in others:
-        parcels[peer] = await _take(ch, peer, place, long)
+        parcels[peer] = await take_any(ch, peer, place, long)
     await _go_on(ch, data, None, long, False)
     return parcels
 
 
-async def _take(ch: Channel, peer: int, place: PlaceFrom | None, long: dict[int, Array]) -> Parcel:
+async def take_any(ch: Channel, peer: int, place: PlaceFrom | None, long: dict[int, Array]) -> Parcel:
     """A parcel of any size; what goes on in blocks is added to ``long``."""
     came = await ch.take(peer, partial(_first, place, peer))
     (total,) = TOTAL.unpack_from(came.meta)

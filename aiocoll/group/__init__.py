@@ -3,7 +3,9 @@
     calls        call numbers, begin and end of a call, refusals
     reductions   reduce, all_reduce, reduce_scatter, scan, exscan
     cuts         what reduce_scatter cuts
-    movement     broadcast, gather, all_gather, scatter, all_to_all, barrier
+    broadcasts   broadcast
+    exchanges    all_to_all, and what moves a part per rank
+    movement     gather, all_gather, scatter, barrier
     objects      the same for plain Python data
     messages     point-to-point
     packing      arrays ready to travel, and back

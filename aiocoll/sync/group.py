@@ -138,6 +138,14 @@ class SyncGroup:
         """``all_gather``, likewise; ``out`` may be a list of one flat array per rank."""
         return self._driver.run_again(self._group.all_gather_again, x, out)
 
+    def reduce_scatter_again(self, x: Any, op: Any, out: Any) -> Any:
+        """``reduce_scatter``, likewise."""
+        return self._driver.run_again(self._group.reduce_scatter_again, x, op, out)
+
+    def all_to_all_again(self, parts: Any) -> Any:
+        """``all_to_all``, likewise."""
+        return self._driver.run_again(self._group.all_to_all_again, parts)
+
     def barrier_again(self) -> Any:
         """``barrier``, likewise."""
         return self._driver.run_again(self._group.barrier_again)
@@ -210,10 +218,18 @@ class SyncGroup:
         name: str | None = None,
     ) -> Any:
         """My block of the reduction along axis 0."""
+        if out is not None and counts is None and timeout is None and name is None:
+            result = self.reduce_scatter_again(x, op, out)
+            if result is not NotImplemented:
+                return result
         return self._driver.run(lambda: self._group.reduce_scatter(x, op, counts, out, timeout=timeout, name=name))
 
     def all_to_all(self, parts: Any, *, timeout: float | None = None, name: str | None = None) -> Any:
         """What every rank has for me, in rank order."""
+        if timeout is None and name is None:
+            result = self.all_to_all_again(parts)
+            if result is not NotImplemented:
+                return result
         return self._driver.run(lambda: self._group.all_to_all(parts, timeout=timeout, name=name))
 
     def scan(self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None) -> Any:

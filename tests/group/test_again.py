@@ -59,6 +59,45 @@ def test_outs_that_do_not_fit_are_refused_the_second_time_too(fabric: str) -> No
 
 
 @on_every_fabric
+@for_every_size
+def test_all_to_all_comes_again(size: int, fabric: str) -> None:
+    async def main(group: Group) -> None:
+        def part(source: int, to: int, turn: int, shape: tuple[int, ...]) -> Any:
+            return values(7 * source + 3 * to + turn, shape, np.float32)
+
+        for shape in ((3,), (2, 5), (1000, 300), (0, 4)):
+            for turn in range(4):
+                parts = [part(group.rank, to, turn, shape) for to in range(size)]
+                given = parts if turn % 2 else np.concatenate(parts)
+                results = await group.all_to_all(given)
+                for source, result in enumerate(results):
+                    np.testing.assert_array_equal(result, part(source, group.rank, turn, shape))
+                    assert result.flags.writeable and not any(np.may_share_memory(result, each) for each in parts)
+                parts[0][...] = -1
+                np.testing.assert_array_equal(results[group.rank], part(group.rank, group.rank, turn, shape))
+
+    ranks(size, main, fabric)
+
+
+@on_every_fabric
+def test_all_to_all_notices_other_parts_than_before(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        for turn in range(6):
+            # The second time round one rank has other shapes, as long; then other lengths; then longer than a block.
+            shape: tuple[int, ...] = (4, 6)
+            if turn >= 2 and group.rank == turn % 3:
+                shape = [(6, 4), (5,), (300, 300)][turn % 3]
+            parts = [values(group.rank + to, shape) for to in range(3)]
+            for source, result in enumerate(await group.all_to_all(parts)):
+                wanted: tuple[int, ...] = (4, 6)
+                if turn >= 2 and source == turn % 3:
+                    wanted = [(6, 4), (5,), (300, 300)][turn % 3]
+                np.testing.assert_array_equal(result, values(source + group.rank, wanted))
+
+    ranks(3, main, fabric)
+
+
+@on_every_fabric
 def test_functions_see_whole_arrays_every_time(fabric: str) -> None:
     product = aiocoll.op(lambda left, right: left @ right)
 
