@@ -6,7 +6,8 @@ A round is one kill. Worlds of 2 to 8 processes live one after the other; in eac
 whoever is left goes on in a smaller group that was made before. Every survivor must hear who died, within seconds, in
 the groups of the dead and in no other; nobody may crash or hang, and nothing may remain: exit status 0 says so.
 
-The rule: all that happens follows from the seed, but for the moment of a kill.
+The rule: all that happens follows from the seed, but for the moment of a kill. Time in which this process itself was
+kept from running counts for nothing; worlds that could not even begin are played again under another number.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from multiprocessing import Pipe, connection
 from pathlib import Path
 from typing import Any
 
-from kill_storm_rank import Plan, rank_process
+from kill_storm_rank import Plan, load_everything, rank_process
 
 HANG_SECONDS = 30.0
+SLICE_SECONDS = 0.25
 DELAY_SECONDS = 0.0002, 0.06
 """The shortest and longest time from the beginning of a stage to its kill."""
 
@@ -42,9 +44,14 @@ class World:
         self.latencies: list[float] = []
         self.errors: Counter[str] = Counter()
         self.killed: dict[int, float] = {}
+        """When each victim was killed, in this process's own time."""
         self.begun: Counter[int] = Counter()
         self.heard: dict[int, set[int]] = {}
         self.ended: set[int] = set()
+        self.unmet = ""
+        """Why the world could not begin."""
+        self.stood_still = 0.0
+        """Seconds during which nobody let this process run."""
         self.stage = 0
         self.pids: dict[int, int] = {}
         self.pipes: dict[int, connection.Connection] = {}
@@ -82,18 +89,17 @@ class World:
         """Hears the ranks and kills them, until each of them has ended."""
         listening: dict[Any, int] = {pipe: rank for rank, pipe in self.pipes.items()}
         due: float | None = None
-        until = time.monotonic() + HANG_SECONDS
-        while listening:
-            now = time.monotonic()
+        until = self._now() + HANG_SECONDS
+        while listening and not self.unmet:
+            now = self._now()
             if due is not None and now >= due:
                 due = None
                 self._kill()
-                until = time.monotonic() + HANG_SECONDS
+                until = now + HANG_SECONDS
             if now > until:
                 self.wrong.append(f"ranks {sorted(listening.values())} hang")
                 return
-            heard: list[Any] = connection.wait(list(listening), (until if due is None else due) - now)
-            for pipe in heard:
+            for pipe in self._wait(list(listening), min(until if due is None else due, now + SLICE_SECONDS) - now):
                 rank = listening[pipe]
                 try:
                     said = pipe.recv()
@@ -101,7 +107,17 @@ class World:
                     del listening[pipe]
                     continue
                 if self._hear(rank, *said):
-                    due = time.monotonic() + self._delay()
+                    due = self._now() + self._delay()
+
+    def _now(self) -> float:
+        return time.monotonic() - self.stood_still
+
+    def _wait(self, pipes: list[Any], seconds: float) -> list[Any]:
+        """Those with something to say; notices when it took far longer than it should."""
+        began = time.monotonic()
+        heard = connection.wait(pipes, max(seconds, 0.0))
+        self.stood_still += max(time.monotonic() - began - 2 * SLICE_SECONDS, 0.0)
+        return heard
 
     def _delay(self) -> float:
         low, high = DELAY_SECONDS
@@ -125,17 +141,20 @@ class World:
             if any(victim not in self.killed for victim in self.plan.victims[stage]):
                 self.wrong.append(f"rank {rank} heard of a loss in stage {stage} before anybody was killed")
             else:
-                self.latencies.append(when - max(self.killed[victim] for victim in self.plan.victims[stage]))
+                killed = max(self.killed[victim] for victim in self.plan.victims[stage])
+                self.latencies.append(max(when - self.stood_still - killed, 0.0))
         elif what == "end":
             self.ended.add(rank)
             self.wrong += [f"rank {rank} left behind: {each}" for each in facts[0]]
+        elif what == "unmet":
+            (self.unmet,) = facts
         else:
-            self.wrong.append(f"rank {rank}: {what} {facts}")
+            self.wrong.append(f"rank {rank}: {what} {facts[0]}")
         return False
 
     def _kill(self) -> None:
         for victim in self.plan.victims[self.stage]:
-            self.killed[victim] = time.monotonic()
+            self.killed[victim] = self._now()
             os.kill(self.pids[victim], signal.SIGKILL)
         self.stage += 1
 
@@ -154,10 +173,10 @@ class World:
                     os.kill(pid, signal.SIGKILL)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             wanted = -signal.SIGKILL if rank in self.killed else 0
-            if status != wanted:
+            if status != wanted and not self.unmet:
                 self.wrong.append(f"rank {rank} ended with {status} instead of {wanted}")
             self.pipes[rank].close()
-        if self.stage < len(self.plan.victims) and not self.wrong:
+        if self.stage < len(self.plan.victims) and not self.wrong and not self.unmet:
             self.wrong.append(f"only {self.stage} of {len(self.plan.victims)} stages were played")
 
     def report(self) -> Iterator[str]:
@@ -178,7 +197,8 @@ class Storm:
         self.worlds: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.latencies: list[float] = []
-        self.kills = self.failures = 0
+        self.kills = self.failures = self.unmet = 0
+        load_everything()
         self.before = belongings()
 
     def __repr__(self) -> str:
@@ -189,7 +209,7 @@ class Storm:
         began = time.monotonic()
         number = 0 if self.options.only is None else self.options.only
         with tempfile.TemporaryDirectory(prefix="kill-storm-") as folder:
-            while self.kills < self.options.rounds:
+            while self.kills < self.options.rounds and self.unmet <= 10 + self.kills // 20:
                 self._play(number, Path(folder))
                 number += 1
                 if self.options.only is not None:
@@ -202,14 +222,19 @@ class Storm:
         print(
             f"{self.kills} kills in {self.worlds.total()} worlds ({modes}) within {time.monotonic() - began:.0f} s: "
             f"{len(self.latencies)} times a survivor heard who died ({median * 1e3:.0f} ms after the kill, at most "
-            f"{slowest * 1e3:.0f} ms; {dict(self.errors)}), {self.failures} worlds went wrong, {len(left)} things left"
+            f"{slowest * 1e3:.0f} ms; {dict(self.errors)}), {self.failures} worlds went wrong, {self.unmet} could not "
+            f"begin, {len(left)} things left"
         )
-        return int(bool(self.failures or left or slowest > self.options.seconds))
+        return int(bool(self.failures or left or slowest > self.options.seconds or self.unmet > 10 + self.kills // 20))
 
     def _play(self, number: int, folder: Path) -> None:
         plan = Plan.of(self.options.seed, number, self.options.transport)
         world = World(plan, random.Random(f"moments {self.options.seed} {number}"), folder)
         world.run()
+        if world.unmet:
+            self.unmet += 1
+            print(f"world {number} could not begin: {world.unmet}", flush=True)
+            return
         self.worlds[plan.mode] += 1
         self.kills += len(world.killed)
         self.errors += world.errors

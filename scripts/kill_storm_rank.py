@@ -6,8 +6,11 @@ The rule: every rank draws the same calls from the same seed; every result is ch
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import faulthandler
+import importlib
 import os
+import pkgutil
 import random
 import signal
 import socket
@@ -21,8 +24,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+import aiocoll.algorithms
+import aiocoll.place
+import aiocoll.rendezvous
+import aiocoll.store
 import aiocoll.sync
-from aiocoll import GroupBrokenError, PeerLostError
+import aiocoll.transport
+from aiocoll import GroupBrokenError, PeerLostError, RendezvousError
 from aiocoll.testing.leaks import Belongings, left_behind
 
 Array = NDArray[Any]
@@ -32,8 +40,9 @@ MODES = ("await", "block", "start")
 """Coroutines in a loop; blocking calls; blocking calls that are started and go on in a thread."""
 COUNTS = (1, 7, 128, 129, 1000, 8192, 32768, 32769, 100_000, 300_000)
 """Elements of 8 bytes: in a slot, in a cell, just a cell, and more."""
-LIFE_SECONDS = 100
+LIFE_SECONDS = 600
 ROUNDS_AFTER_LAST_KILL = 5
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _CELLS: tuple[dict[str, str], ...] = (
     {},
     {},
@@ -294,6 +303,15 @@ class Rank:
         return True
 
 
+def load_everything() -> None:
+    """What ranks would load one by one when they first need it: before they are forked, all get it at once."""
+    for package in (aiocoll.algorithms, aiocoll.transport, aiocoll.rendezvous, aiocoll.store, aiocoll.place):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            importlib.import_module(module.name)
+    for name in ("aiocoll.world", "aiocoll.observe.report", "encodings.idna", "importlib.metadata"):
+        importlib.import_module(name)
+
+
 def rank_process(
     plan: Plan, rank: int, port: int, listener: socket.socket | None, pipe: Connection, output: str
 ) -> NoReturn:
@@ -306,9 +324,11 @@ def rank_process(
             faulthandler.enable(file)
             faulthandler.register(signal.SIGUSR1, file, all_threads=True)
             signal.alarm(LIFE_SECONDS)  # whatever happens, nobody stays for ever
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
             os.environ.update(plan.settings)
             before = Belongings.now()
             where = {"rank": rank, "size": plan.size, "transport": plan.transport, "listener": listener}
+            where["timeout"] = LIFE_SECONDS / 2
             one, url = Rank(plan, rank, pipe), f"tcp://127.0.0.1:{port}"
             if listener is not None:
                 listener.setblocking(False)
@@ -319,6 +339,8 @@ def rank_process(
             left = left_behind(before)
             pipe.send(("end", left))
             status = 0
+    except RendezvousError as error:
+        pipe.send(("unmet", str(error)))
     except BaseException:
         pipe.send(("failed", traceback.format_exc()))
     finally:
