@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Container, Mapping, Sequence
 from functools import partial
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, bundle
+from aiocoll.algorithms import algorithm, bundle, pace
 from aiocoll.algorithms.all_to_all import relay, relay_messages
 from aiocoll.algorithms.channel import WINDOW, Array, Channel, Parcel, PlaceFrom, finish
 from aiocoll.algorithms.gather import placed
@@ -109,23 +109,28 @@ async def again(
             coming[peer] = places[peer]
     await finish(sending)
     leaving = {peer: outgoing[peer] for peer in peers if first_of(outgoing[peer]) is not outgoing[peer]}
-    await _go_on(ch, leaving, coming, (outgoing[rank], places[rank]))
+    await pace.copy(ch, outgoing[rank], places[rank])
+    if ch.size == 2 and len(leaving) == len(coming) == 1 and arrived[peers[0]] is None:
+        (peer,) = peers
+        length = block_length(outgoing[peer])
+        for start in range(0, len(outgoing[peer]), length):
+            stop = start + length
+            await ch.exchange(peer, outgoing[peer][start:stop], peer, places[peer][start:stop])
+            await ch.breathe()
+        return arrived
+    await _go_on(ch, leaving, coming)
     return arrived
 
 
-async def _go_on(
-    ch: Channel, leaving: Mapping[int, Array], coming: Mapping[int, Array], own: tuple[Array, Array] | None = None
-) -> None:
-    """The blocks of long parcels: one to each, one from each; my own is copied in between."""
-    arrays = [*leaving.values(), *coming.values(), *(own or ())]
+async def _go_on(ch: Channel, leaving: Mapping[int, Array], coming: Mapping[int, Array]) -> None:
+    """The blocks of long parcels: one to each, one from each."""
+    arrays = [*leaving.values(), *coming.values()]
     sending: list[Awaitable[None]] = []
     for number in range(max((-(-len(array) // block_length(array)) for array in arrays), default=0)):
         for peer, array in leaving.items():
             block = _block(array, number)
             if len(block):
                 sending.append(ch.send(peer, block))
-        if own is not None:
-            _block(own[1], number)[...] = _block(own[0], number)
         for peer, array in coming.items():
             block = _block(array, number)
             if len(block):

@@ -6,6 +6,7 @@ only, since what aiocoll returns is the caller's.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -23,16 +24,21 @@ from ..errors import UsageError
 from .calls import Again, Calls
 from .packing import Packed, comes_again, value_of
 from .posted import Posted
+from .ready import Ready
 
 Array = NDArray[Any]
 Body = Callable[[Channel], Awaitable[Any]]
 
+_KEPT_BYTES_MAX: Final = 16 << 20
+"""Results of up to this are kept for the next call, in case that their owner does not keep them."""
 _BLIND_BYTES: Final = 1024
 """What a rank is taken to send another where nobody knows sizes but the senders."""
 
 
 class Exchanges(Calls):
     """See API: all_to_all."""
+
+    _keeper: Ready | None = None
 
     def all_to_all(
         self, parts: Any, *, timeout: float | None = None, name: str | None = None
@@ -97,9 +103,35 @@ class Exchanges(Calls):
         ready = self._ready(("all_to_all", dtype, shape))
         if ready is None:
             return None
-        results: list[Any] = [np.empty(shape, dtype) for _ in outgoing]
+        results = self._results(ready, outgoing[0])
         channel = ready.channel(self.timeout, results)
         return channel, self._live(channel.call, ready.run, channel, outgoing, results, ready.meta)
+
+    def _results(self, ready: Ready, like: Array) -> list[Any]:
+        """New arrays for what comes: most likely in the memory of those of a call before, if nobody has them any more.
+
+        Memory that is new to the process costs more than what is copied into it. Whoever holds such an array, or
+        any view or buffer of it, refers to its memory, so nobody has what only ``ready`` refers to.
+        """
+        size = self._scope.size
+        if self._keeper is not ready:  # one kind of call keeps results, and no more than that
+            if self._keeper is not None:
+                self._keeper.kept.clear()
+            self._keeper = ready
+        if size * like.nbytes > _KEPT_BYTES_MAX:
+            return [np.empty(like.shape, like.dtype) for _ in range(size)]
+        found = None
+        for kept in ready.kept:
+            for memory in kept:
+                if sys.getrefcount(memory) > 3:  # kept, memory, and the argument
+                    break
+            else:
+                found = kept
+                break
+        if found is None:
+            found = [np.empty(like.nbytes, np.uint8) for _ in range(size)]
+            ready.kept = [found, *ready.kept[:1]]
+        return [memory.view(like.dtype).reshape(like.shape) for memory in found]
 
     async def _into_places_of(self, ch: Channel, outgoing: Sequence[Array], results: list[Any], meta: bytes) -> None:
         """What every rank has for me: most likely what I have for them, as before."""

@@ -34,7 +34,7 @@ if hasattr(os, "register_at_fork"):
 class Ready:
     """One kind of call: its description, its coroutine, and a channel that was used before."""
 
-    __slots__ = ("collective", "description", "made", "meta", "number", "run", "scope", "spare", "stamps")
+    __slots__ = ("collective", "description", "kept", "made", "meta", "number", "run", "scope", "spare", "stamps")
 
     def __init__(
         self, scope: Scope, collective: str, description: str, run: Callable[..., Coroutine[Any, Any, Any]],
@@ -44,6 +44,8 @@ class Ready:
         """What describes the data, where it travels with them."""
         self.scope, self.collective, self.description, self.run = scope, collective, description, run
         self.spare: Channel | None = None
+        self.kept: list[list[Any]] = []
+        """Memory of arrays that calls before gave, and that their owners may have dropped."""
         self.stamps: dict[tuple[int, int], Stamp | None] = {}
         self.made = 0
         self.number = 0
