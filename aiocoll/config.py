@@ -39,7 +39,7 @@ class Settings:
     shm_cell_bytes: int = 256 << 10
     """Ranks of one host hand over longer payloads in pieces of this size. This and the next two are the same on all
     ranks of a host, or they talk over TCP."""
-    shm_cells: int = 16
+    shm_cells: int = 8
     """How many such pieces a rank may have under way to all its peers together; fewer where many ranks share a host."""
     shm_slots: int = 32
     """How many frames may be under way to each peer on this host."""

@@ -313,11 +313,8 @@ class Outlane:
             self._port.loop.call_soon(self._port.doubt, self._peer, text)
 
     def _cell(self) -> int:
-        """A free cell, or -1."""
+        """A free cell, or -1. Those that are read are freed together, when there is no other left."""
         free = self.segment.free
-        flying = self._flying
-        if flying and flying[0][0] <= self._theirs[self._taken_word]:
-            self.settle()
         if not free:
             self._port.settle_lanes()
         return free.popleft() if free else -1
