@@ -29,8 +29,10 @@ from .ready import Ready
 Array = NDArray[Any]
 Body = Callable[[Channel], Awaitable[Any]]
 
-_KEPT_BYTES_MAX: Final = 16 << 20
-"""Results of up to this are kept for the next call, in case that their owner does not keep them."""
+_KEPT_BYTES_MAX: Final = 64 << 20
+"""The memory of results of up to this is kept for the next call, in case that their owner does not keep them."""
+_KEPT_TWICE_BYTES_MAX: Final = 16 << 20
+"""That of results of up to this even of two calls: a name still holds the last result while the next is made."""
 _BLIND_BYTES: Final = 1024
 """What a rank is taken to send another where nobody knows sizes but the senders."""
 
@@ -130,7 +132,7 @@ class Exchanges(Calls):
                 break
         if found is None:
             found = [np.empty(like.nbytes, np.uint8) for _ in range(size)]
-            ready.kept = [found, *ready.kept[:1]]
+            ready.kept = [found, *ready.kept[: size * like.nbytes <= _KEPT_TWICE_BYTES_MAX]]
         return [memory.view(like.dtype).reshape(like.shape) for memory in found]
 
     async def _into_places_of(self, ch: Channel, outgoing: Sequence[Array], results: list[Any], meta: bytes) -> None:
