@@ -25,6 +25,8 @@ class Settings:
     """The address that this rank tells the others; empty: that of the interface that faces the store."""
     spin_seconds: float = 100e-6
     """How long a blocking call looks before it sleeps."""
+    shm_spin_seconds: float = 1e-3
+    """The same for peers that share memory: a look costs next to nothing, and gives way to others after each."""
     loop_spin_seconds: float = 50e-6
     """How long awaited calls look in each turn of a loop that others share, for peers that share memory."""
     unreceived_bytes_max: int = 64 << 20
@@ -49,7 +51,8 @@ class Settings:
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _HOST, _SPIN_US, _UNRECEIVED_BYTES,
-        _SEGMENT_BYTES, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS."""
+        _SEGMENT_BYTES, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS,
+        _SHM_SPIN_US."""
         env = os.environ if environ is None else environ
         default = cls()
         return cls(
@@ -59,6 +62,7 @@ class Settings:
             allow_pickle=_flag(env, "AIOCOLL_ALLOW_PICKLE"),
             host=env.get("AIOCOLL_HOST", "").strip(),
             spin_seconds=_number(env, "AIOCOLL_SPIN_US", default.spin_seconds * 1e6, least=0.0) * 1e-6,
+            shm_spin_seconds=_number(env, "AIOCOLL_SHM_SPIN_US", default.shm_spin_seconds * 1e6, least=0.0) * 1e-6,
             unreceived_bytes_max=int(_number(env, "AIOCOLL_UNRECEIVED_BYTES", default.unreceived_bytes_max, least=1)),
             segment_bytes=int(_number(env, "AIOCOLL_SEGMENT_BYTES", default.segment_bytes, least=4096)),
             shm_cell_bytes=_pages(_number(env, "AIOCOLL_SHM_CELL_BYTES", default.shm_cell_bytes, least=4096, most=1e9)),

@@ -77,8 +77,9 @@ class Driver:
         small calls of four ranks seven times as fast."""
         self._endpoint = endpoint
         if self._inline:
-            seconds = endpoint.settings.spin_seconds
-            endpoint.serve_blocked(0.0 if local_size > usable_cpus() else seconds, seconds)
+            settings = endpoint.settings
+            crowded = local_size > usable_cpus()
+            endpoint.serve_blocked(0.0 if crowded else settings.spin_seconds, settings.shm_spin_seconds)
 
     # ------------------------------------------------------------------------------------------ what callers use
 
