@@ -54,6 +54,18 @@ def test_joining_from_inside_a_program(tmp_path: Path) -> None:
     assert run(2, with_main, tmp_path) == [f"[r{rank}] {expected}" for rank in range(2)]
 
 
+def test_arrays_in_shared_memory(tmp_path: Path) -> None:
+    with_main = (
+        "import aiocoll\n"
+        "import numpy as np\n"
+        "async def main(group):\n"
+        f"{textwrap.indent(program('group.empty'), '    ')}"
+        "    print((x == group.size * np.arange(1 << 20, dtype=np.float32)).all())\n"
+        "aiocoll.run(main)\n"
+    )
+    assert run(2, with_main, tmp_path) == ["[r0] True", "[r1] True"]
+
+
 def _free_port() -> int:
     import socket
 
