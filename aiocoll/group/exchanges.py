@@ -124,10 +124,7 @@ class Exchanges(Calls):
             return [np.empty(like.shape, like.dtype) for _ in range(size)]
         found = None
         for kept in ready.kept:
-            for memory in kept:
-                if sys.getrefcount(memory) > 3:  # kept, memory, and the argument
-                    break
-            else:
+            if _references(kept) <= _NOBODYS:
                 found = kept
                 break
         if found is None:
@@ -163,6 +160,18 @@ class Exchanges(Calls):
         if len(given) != size:
             raise UsageError(f"{what} on rank {rank}: {len(given)} parts for {size} ranks; give one array per rank")
         return [Packed(part, f"{what}, part {number}", rank) for number, part in enumerate(given)]
+
+
+def _references(kept: Sequence[Any]) -> int:
+    """How many there are to that of ``kept`` which has most."""
+    most = 0
+    for memory in kept:
+        most = max(most, sys.getrefcount(memory))
+    return most
+
+
+_NOBODYS: Final = _references([bytearray()])
+"""What only a list refers to: interpreters differ in whether a call's arguments count."""
 
 
 def rows_of(array: Array, rows: Sequence[int]) -> list[Array]:

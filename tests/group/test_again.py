@@ -12,7 +12,7 @@ import aiocoll
 from aiocoll import MEAN, SUM, Group, MismatchError, UsageError
 from aiocoll.sim import Simulation
 
-from .cases import for_every_size, on_every_fabric, outcome, ranks, values
+from .cases import POINT, for_every_size, on_every_fabric, outcome, ranks, values
 
 
 @on_every_fabric
@@ -116,6 +116,24 @@ def test_all_to_all_notices_other_parts_than_before(fabric: str) -> None:
                 np.testing.assert_array_equal(result, values(source + group.rank, wanted))
 
     ranks(3, main, fabric)
+
+
+@on_every_fabric
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, "M8[ns]", POINT], ids=str)
+def test_arrays_in_shared_memory_that_are_no_buffers(dtype: Any, fabric: str) -> None:
+    async def main(group: Group) -> None:
+        shape = (40_000,)
+        for turn in range(3):
+            x = group.empty(shape, dtype)
+            x[...] = values(group.rank + turn, shape, dtype)
+            wanted = [values(rank + turn, shape, dtype) for rank in range(2)]
+            out = group.empty(shape, dtype)
+            root = await group.broadcast(x) if group.rank == 0 else await group.broadcast(None, out=out)
+            np.testing.assert_array_equal(root, wanted[0])
+            for found, expected in zip(await group.all_to_all([x, x]), wanted, strict=True):
+                np.testing.assert_array_equal(found, expected)
+
+    ranks(2, main, fabric)
 
 
 @on_every_fabric

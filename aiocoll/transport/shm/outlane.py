@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ...buffers.layout import flat_bytes
 from ...wire.frame import BODY_DATA, DATA
 from ..base import Sent
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, Segment
@@ -144,7 +145,7 @@ class Outlane:
         self._laid[index] = None  # but for one word
         words = self._words
         words[word + 6], words[word + 7] = stamp.nbytes | ARENA, place
-        frame = Frame(DATA, 0, call, 0, b"", data.data)
+        frame = Frame(DATA, 0, call, 0, b"", flat_bytes(data))  # dates and bfloat16 are no buffers
         frame.lent, frame.sent = True, sent
         self._lent += 1
         self._flying.append((self.posted + 1, -1, frame))
