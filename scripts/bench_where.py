@@ -1,6 +1,6 @@
-"""Where the microseconds of one small call go: the time spent below each layer of a blocking all_reduce of 4 bytes.
+"""Where the microseconds of one small call go: the time spent below each layer of a blocking all_reduce.
 
-    python3 scripts/bench_where.py
+    python3 scripts/bench_where.py [BYTES]     # 4, unless you say otherwise
 
 The rule: one layer is timed at a time, in turns with all others and with none, so that the watches do not add up; a
 layer's own time is what lies below it less what lies below the next.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +33,7 @@ WATCHED = (
 def main() -> None:
     if "RANK" not in os.environ:
         python = prepare()
-        command = [str(python), "-m", "aiocoll", "run", "-n", "2", "--ranks", "0", __file__]
+        command = [str(python), "-m", "aiocoll", "run", "-n", "2", "--ranks", "0", __file__, *sys.argv[1:]]
         variables = clean_environment() | {"PYTHONPATH": str(ROOT)}
         raise SystemExit(subprocess.run(command, cwd=ROOT, env=variables).returncode)
     import importlib
@@ -42,7 +43,8 @@ def main() -> None:
     import aiocoll.distributed as dist
 
     dist.init_process_group("auto", init_method="env://")
-    x = np.zeros(1, np.float32)
+    nbytes = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    x = np.zeros(max(nbytes // 4, 1), np.float32)
     runs: list[tuple[str, Callable[[], tuple[float, float]]]] = [("", lambda: (_loop(dist, x), 0.0))]
     for module, owner, name, what in WATCHED:
         method_of = getattr(importlib.import_module(module), owner)
@@ -53,7 +55,8 @@ def main() -> None:
             found[what].append(run())
     if dist.get_rank() == 0:
         whole = statistics.median(total for total, _ in found[""])
-        print(f"all_reduce of 4 bytes, 2 ranks, blocking: {whole:.2f} µs a call (median of {ROUNDS} x {CALLS})")
+        how = f"2 ranks, blocking: {whole:.2f} µs a call (median of {ROUNDS} x {CALLS})"
+        print(f"all_reduce of {x.nbytes} bytes, {how}")
         for what, times in found.items():
             if what:
                 print(f"    {statistics.median(inside for _, inside in times):6.2f} µs  {what}")
