@@ -158,9 +158,9 @@ class Failure:
         )
         self.break_group(scope, MismatchError(text), number=number)
 
-    def mismatch(self, scope: Scope, text: str) -> None:
-        """Breaks the group with a MismatchError."""
-        self.break_group(scope, MismatchError(text))
+    def mismatch(self, call: Call, text: str) -> None:
+        """What comes for ``call`` does not fit it."""
+        self.break_group(call.scope, MismatchError(text), number=call.number)
 
     def reject(self, scope: Scope, message: Message, text: str) -> None:
         """A message that is not whole yet does not fit its receive: the sender, if still at it, hears of it too."""

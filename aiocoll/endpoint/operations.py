@@ -175,7 +175,7 @@ class Receive(Operation):
             return True
         call = self.call
         call.endpoint.failure.mismatch(
-            call.scope,
+            call,
             f"{call.label}: rank {call.scope.rank} waits for {self.nbytes} bytes of rank "
             f"{call.scope.index.get(self.peer)}, which sent {length} bytes",
         )
@@ -217,7 +217,7 @@ class Take(Receive):
         try:
             data = np.empty(length, np.uint8) if self._place is None else self._place(meta, length)
         except MismatchError as error:
-            self.call.endpoint.failure.mismatch(self.call.scope, str(error))
+            self.call.endpoint.failure.mismatch(self.call, str(error))
             return False
         self._meta, self._data = meta, data
         self._view = flat_bytes(data)

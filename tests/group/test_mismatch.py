@@ -114,6 +114,23 @@ def test_a_rank_that_only_sends_hears_of_the_difference_in_its_next_call(fabric:
 
 
 @on_every_fabric
+def test_calls_before_one_whose_data_do_not_fit_go_on(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        if group.rank == 1:  # late: the others are through with the good call, and with the bad one
+            assert isinstance(await outcome(group.recv(2)), MismatchError)
+        for turn in range(2):
+            out = np.empty(6)
+            wrong = turn == 1 and group.rank == 2
+            found = await outcome(group.broadcast(X + turn, out=None if group.rank == 0 else out[:5] if wrong else out))
+            if turn == 0:
+                np.testing.assert_array_equal(found, X)
+            elif group.rank:
+                assert isinstance(found, MismatchError if group.rank == 2 else (MismatchError, GroupBrokenError)), found
+
+    ranks(3, main, fabric)
+
+
+@on_every_fabric
 def test_a_call_too_few_on_one_rank_is_found_at_the_first_that_differs(fabric: str) -> None:
     async def main(group: Group) -> None:
         calls = [lambda: group.all_reduce(X), lambda: group.barrier(), lambda: group.all_gather(X)]
