@@ -102,8 +102,11 @@ class Call:
 
     def reset(self) -> bool:
         """Makes it ready for the next call, if nothing of this one is left; whether it is."""
+        inquiries = self.endpoint.failure.inquiries
         if self.error is not None or self.sendings or self.borrowed:
             return False
+        if inquiries and any(inquiry.subject is self for inquiry in inquiries.values()):
+            return False  # it waited long, and came through while the others were asked: the answers mean no other call
         self.sent, self.received = {}, {}
         if self.wanted:
             self.wanted.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import ml_dtypes
@@ -134,6 +135,21 @@ def test_arrays_in_shared_memory_that_are_no_buffers(dtype: Any, fabric: str) ->
                 np.testing.assert_array_equal(found, expected)
 
     ranks(2, main, fabric)
+
+
+def test_a_call_that_was_late_and_came_through_says_nothing_of_the_next() -> None:
+    async def main(group: Group) -> None:
+        for _ in range(3):
+            await group.barrier()
+        group.timeout = 1.0
+        if group.rank:
+            await asyncio.sleep(0.9)
+        await group.barrier()  # rank 0 waits for 1.2 s, and has begun to ask after 1.0 s
+        if group.rank:
+            await asyncio.sleep(0.6)
+        await group.barrier()  # under way when nobody has answered for half a second
+
+    ranks(2, main, "sim", latency=0.3)
 
 
 @on_every_fabric
