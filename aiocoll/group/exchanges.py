@@ -72,11 +72,18 @@ class Exchanges(Calls):
 
         return self._made(turn, timeout, prepare)
 
-    async def _exchanged(self, ch: Channel, parcels: list[Parcel]) -> list[Any]:
-        """What every rank has for me; AIOCOLL_ALGORITHM's choice for all_to_all holds here."""
+    def _exchange(self) -> Algorithm | None:
+        """How parcels go; None if AIOCOLL_ALGORITHM's choice for all_to_all is one for sizes that both sides know."""
         name = self._settings.algorithm.get("all_to_all")
         if name is None or any(each.name == name for each in all_of("exchange_all")):
-            came: list[Any] = await self._blind("exchange_all", "all_to_all").run(ch, parcels)
+            return self._blind("exchange_all", "all_to_all")
+        return None
+
+    async def _exchanged(self, ch: Channel, parcels: list[Parcel]) -> list[Any]:
+        """What every rank has for me."""
+        exchange = self._exchange()
+        if exchange is not None:
+            came: list[Any] = await exchange.run(ch, parcels)
             return came
         # An algorithm for sizes that both sides know: they travel first.
         algorithm = self._chosen("all_to_all", 0)
@@ -92,7 +99,8 @@ class Exchanges(Calls):
         first = packed[0]
         if self._scope.size == 1 or any(each.meta != first.meta for each in packed) or not comes_again(first.array):
             return
-        if self._blind("exchange_all", "all_to_all").run is exchange_all.direct and _alike(parts, self._scope.size):
+        exchange = self._exchange()
+        if exchange is not None and exchange.run is exchange_all.direct and _alike(parts, self._scope.size):
             key = ("all_to_all", first.array.dtype, first.array.shape)
             self._keep_ready(key, "all_to_all", "all_to_all", self._into_places_of, first.meta)
 
