@@ -141,7 +141,7 @@ class Near:
             op.fold(theirs, x, x)
         else:
             op.fold(x, theirs, x)
-        if not inlane.took():
+        if not inlane.took(stamp.nbytes):
             return self.usual(peer, step, x, op, left)
         call.scope.seen[world] = call.number
         owed = inbox.owed[world] + price
@@ -257,7 +257,7 @@ class Near:
             op.fold(theirs, into, into)
         else:
             op.fold(into, theirs, into)
-        if not inlane.took():
+        if not inlane.took(stamp.nbytes):
             return False  # what its sender says next makes this call fail
         call.scope.seen[world] = call.number
         endpoint.inbox.consumed(world, stamp.price)

@@ -220,7 +220,7 @@ async def test_the_quick_way_and_the_usual_one_in_any_order(seed: int) -> None:
                 theirs = into.fetch(stamp_of(world, 1, meta, float, count), want, False)
                 if theirs is not None:
                     taken = theirs.copy()
-                    assert into.took()
+                    assert into.took(theirs.nbytes)
                     came.append((want, taken))
                 elif rng.random() < 0.5:
                     world.link(1, 0).progress()
@@ -249,8 +249,23 @@ async def test_a_reference_that_is_taken_back_says_nothing_of_the_next_frame_in_
                 assert out.post(small, 100 + turn, np.array([call, turn], float))
                 theirs = into.fetch(stamp_of(world, 1, b"", float, 2), 100 + turn, False)
                 assert theirs is not None and theirs.tolist() == [call, turn]
-                assert into.took()
+                assert into.took(theirs.nbytes)
         assert not world.owners[1].frames
+
+
+async def test_what_is_half_read_where_it_lies_is_not_to_be_had_twice() -> None:
+    with shm_ends(replace(TINY, cell_bytes=1 << 20)) as world:
+        out, into, owner = world.link(0, 1).outlane, world.link(1, 0).inlane, world.owners[1]
+        array = world.transports[0].heap.zeros(100_000)
+        array[:] = np.arange(100_000)
+        stamps = [stamp_of(world, rank, b"", float, 100_000) for rank in (0, 1)]
+        place = out.place_of(array)
+        assert place is not None and out.lend(stamps[0], 5, array, place, Ticket())
+        assert into.take(1) and not owner.frames  # the first piece of it
+        assert into.fetch(stamps[1], 5, False) is None
+        while into.take(1):
+            pass
+        assert [(each[3], each[-1]) for each in owner.frames] == [(5, array.tobytes())] and into.taken == 1
 
 
 async def test_a_long_meta_goes_with_its_frame_though_that_is_taken_back() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import WireError
 from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
-from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES
+from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS
 from .slot import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED
 from .stamp import CELL, Stamp
 
@@ -62,6 +62,10 @@ class Inlane:
     def __repr__(self) -> str:
         return f"<Inlane: {self.taken} slots taken, {self._missing} bytes of a frame missing>"
 
+    def close(self) -> None:
+        """Lets go of the peer's memory."""
+        self._words, self._memory, self._mine, self._arena = NO_WORDS, NO_BYTES, NO_WORDS, None
+
     def news(self) -> bool:
         """Whether there is anything to take."""
         taken = self.taken
@@ -71,7 +75,7 @@ class Inlane:
         """Looks, for as long as one may, whether there is anything to take."""
         port = self._port
         seconds = port.may_look()
-        if seconds <= 0.0:
+        if seconds <= 0.0 or port.hungry:  # what its own lanes wait for may be what the peer waits for
             return False
         port.wake()
         if self.glance():
@@ -116,21 +120,25 @@ class Inlane:
 
     def _lent(self, place: int, stamp: Stamp) -> NDArray[Any] | None:
         """What a reference names; None where the usual way finds out why there is nothing."""
-        if place == REVOKED:
+        if place == REVOKED or self._arena is not None:  # taken back; or on its way to somebody already
             return None
         try:
             return self._view(place, stamp.nbytes).view(stamp.dtype)
         except (WireError, OSError):
             return None
 
-    def took(self) -> bool:
-        """The slot may be used again. False, and it is not, if what it refers to should not have been read."""
+    def took(self, nbytes: int) -> bool:
+        """The slot, of so many bytes, may be used again. False, and it is not, if what it refers to should not have
+        been read."""
         words, taken = self._words, self.taken
         if words[self._where[taken & self._mask] + 7] == REVOKED:
             return False
         self.taken = self._mine[self._taken_word] = taken + 1
-        if words[self._waits_word] and words[ASLEEP]:
-            self.ring()
+        self.bytes_received += nbytes
+        if words[self._waits_word]:
+            self._port.fence()  # the peer, if it falls asleep just now, sees that this was taken, or we that it sleeps
+            if words[ASLEEP]:
+                self.ring()
         return True
 
     def _view(self, place: int, nbytes: int) -> NDArray[np.uint8]:

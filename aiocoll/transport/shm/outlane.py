@@ -344,7 +344,7 @@ class Outlane:
             self._words[self._waits_word] = int(waits)
             if waits:
                 self._port.fence()
-                if self.news():  # it has taken something just before it could know
+                if self._port.hungry or self.news():  # it may be taking the last of it just now, and not know yet
                     self._port.serve_soon()
 
     @property
