@@ -96,9 +96,11 @@ class Broadcasts(Calls):
 
     def broadcast_again(self, x: Any, root: Any, out: Any) -> Again | None:
         """The same for arrays like those of a call before; None for others."""
+        if type(root) is not int:
+            return None
         mine = self._scope.rank == root
         array = x if mine else out
-        if type(array) is not np.ndarray or type(root) is not int or not array.flags.carray:
+        if type(array) is not np.ndarray or not array.flags.carray:
             return None
         ready = self._ready(("broadcast", root, array.dtype, array.shape))
         if ready is None or (mine and out is not None):

@@ -249,6 +249,8 @@ class Calls:
         meta: bytes = b"",
     ) -> None:  # fmt: skip
         """Calls of this kind come again."""
+        if key in self._kinds:  # and may have come already: a call with a timeout, say, is made at length all the same
+            return
         if len(self._kinds) >= READY_MAX:
             for ready in self._kinds.values():
                 self._counts[ready.collective] = self._counts.get(ready.collective, 0) + ready.made

@@ -63,7 +63,7 @@ class Movement(Broadcasts, Exchanges):
 
         Shapes and dtypes may differ from rank to rank unless some rank gives ``out``.
         """
-        if timeout is None and name is None and out is not None:
+        if timeout is None and name is None and type(out) is np.ndarray:
             again = self.all_gather_again(x, out)
             if again is not None:
                 return self._posted_again(*again)
@@ -109,8 +109,8 @@ class Movement(Broadcasts, Exchanges):
         return self._made(turn, timeout, prepare)
 
     def all_gather_again(self, x: Any, out: Any) -> Again | None:
-        """The same for arrays like those of a call before; None for others. ``out`` may be a list of one array per
-        rank, as long as ``x`` each."""
+        """The same for arrays like those of a call before; None for others. ``out`` may be a list of one flat array per
+        rank, which its caller has checked: contiguous, writeable, of the dtype and length of ``x``."""
         if type(x) is not np.ndarray or not x.flags.carray:
             return None
         if type(out) is list:

@@ -81,7 +81,7 @@ class Reductions(Calls):
             plan = given.plan
             target = self._target(out, given, given.array.shape, "all_reduce")
             if given.array is x and not given.scalar and plan.work == plan.result == x.dtype and _repeats(given.op):
-                self._keep_ready((op, x.dtype, x.shape), "all_reduce", plan.description, plan.algorithm.run)
+                self._keep_ready((given.op, x.dtype, x.shape), "all_reduce", plan.description, plan.algorithm.run)
 
             async def body(ch: Channel) -> Any:
                 shape = given.array.shape
@@ -165,7 +165,7 @@ class Reductions(Calls):
             target = self._target(out, given, shape, "reduce_scatter", parts)
             alike = plan.work == plan.result == parts[0].dtype and _repeats(given.op)
             if parts[0] is x and alike and counts is None:
-                key = ("reduce_scatter", op, x.dtype, x.shape)
+                key = ("reduce_scatter", given.op, x.dtype, x.shape)
                 self._keep_ready(key, "reduce_scatter", plan.description, plan.algorithm.run)
 
             async def body(ch: Channel) -> Any:

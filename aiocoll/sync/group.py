@@ -135,7 +135,7 @@ class SyncGroup:
         return self._driver.run_again(self._group.broadcast_again, x, root, out)
 
     def all_gather_again(self, x: Any, out: Any) -> Any:
-        """``all_gather``, likewise; ``out`` may be a list of one flat array per rank."""
+        """``all_gather``, likewise; ``out`` may be a list of flat arrays, one per rank, that fit: nobody looks."""
         return self._driver.run_again(self._group.all_gather_again, x, out)
 
     def reduce_scatter_again(self, x: Any, op: Any, out: Any) -> Any:
@@ -195,7 +195,7 @@ class SyncGroup:
 
     def all_gather(self, x: Any, out: Any = None, *, timeout: float | None = None, name: str | None = None) -> Any:
         """The list of all arrays in rank order; with ``out`` (equal shapes) one array, filled in rank order."""
-        if out is not None and timeout is None and name is None:
+        if out is not None and type(out) is not list and timeout is None and name is None:
             result = self.all_gather_again(x, out)
             if result is not NotImplemented:
                 return result

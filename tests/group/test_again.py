@@ -137,6 +137,40 @@ def test_arrays_in_shared_memory_that_are_no_buffers(dtype: Any, fabric: str) ->
     ranks(2, main, fabric)
 
 
+@on_every_fabric
+def test_what_is_wrong_stays_wrong_after_calls_that_were_right(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        x, out = values(group.rank, (4,)), np.empty((3, 4))
+        for _ in range(2):
+            await group.all_gather(x, out)
+            await group.broadcast(x, 0, None if group.rank == 0 else out[0])
+        for wrong in (list(out), [np.empty(4, np.float32) for _ in range(3)], [out]):
+            error = await outcome(group.all_gather(x, wrong))
+            assert type(error) is UsageError, error
+        for root in (np.array([0, 1]), [0], True):
+            error = await outcome(group.broadcast(x, root, x))
+            assert type(error) is UsageError, error
+        await group.all_gather(x, out)
+        np.testing.assert_array_equal(out, [values(rank, (4,)) for rank in range(3)])
+
+    ranks(3, main, fabric)
+
+
+@on_every_fabric
+def test_all_calls_are_counted(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        x = values(group.rank, (2000,))
+        for turn in range(10):
+            await group.all_reduce(x, SUM if turn % 5 else "sum", out=x, timeout=9.0 if turn % 4 == 3 else None)
+            await group.barrier(timeout=9.0 if turn % 4 == 3 else None)
+        stats = group.statistics()
+        assert stats["calls"] == {"all_reduce": 10, "barrier": 10}
+        sent, received = (sum(stats[key].values()) for key in ("bytes_sent", "bytes_received"))
+        assert min(sent, received) >= 10 * x.nbytes, stats
+
+    ranks(2, main, fabric)
+
+
 def test_a_call_that_was_late_and_came_through_says_nothing_of_the_next() -> None:
     async def main(group: Group) -> None:
         for _ in range(3):
