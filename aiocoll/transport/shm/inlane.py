@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import WireError
 from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
-from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES
+from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS
 from .slot import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED
 from .stamp import CELL, Stamp
 
@@ -61,6 +61,10 @@ class Inlane:
 
     def __repr__(self) -> str:
         return f"<Inlane: {self.taken} slots taken, {self._missing} bytes of a frame missing>"
+
+    def close(self) -> None:
+        """Lets go of the peer's memory."""
+        self._words, self._memory, self._mine, self._arena = NO_WORDS, NO_BYTES, NO_WORDS, None
 
     def news(self) -> bool:
         """Whether there is anything to take."""

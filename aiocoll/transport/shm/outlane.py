@@ -16,7 +16,7 @@ import numpy as np
 from ...buffers.layout import flat_bytes
 from ...wire.frame import BODY_DATA, DATA
 from ..base import Sent
-from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, Segment
+from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS, Segment
 from .slot import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED, Frame
 from .stamp import CELL, HEAD, Stamp, kind_word
 
@@ -163,9 +163,7 @@ class Outlane:
 
     # -- any frame
 
-    def send(
-        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None
-    ) -> Frame | None:
+    def send(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Frame | None:
         """Sends a frame as far as there is room; what is left, or read in place, is the Frame that comes back."""
         frame = Frame(kind, group, call, step, meta, payload)
         if not self.queue and self._advance(frame):
@@ -356,8 +354,12 @@ class Outlane:
         """Wakes the peer."""
         try:
             os.eventfd_write(self._bell, 1)
-        except (BlockingIOError, OSError):
-            pass  # it has been rung often enough; a peer that is gone is noticed by its connection
+        except OSError:  # it has been rung often enough, or is gone, which its connection tells
+            pass
+
+    def close(self) -> None:
+        """Lets go of both memories."""
+        self._words, self.bytes, self.memory, self._theirs = NO_WORDS, NO_WORDS, NO_BYTES, NO_WORDS
 
     def abandon(self, error: BaseException) -> None:
         """The peer is gone: nothing will be taken any more."""

@@ -50,6 +50,11 @@ _SEAL_FUTURE_WRITE: Final = 0x10
 _PAGE: Final = 4096
 
 
+NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
+NO_WORDS: Final = memoryview(b"")
+"""What is left of memory that was let go."""
+
+
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """How the segments of one host are laid out; equal on all its ranks."""
@@ -143,7 +148,8 @@ class Segment:
             self.free.append(cell)
 
     def close(self) -> None:
-        """Closes the descriptor; the memory goes when the last view of it does."""
+        """Closes the descriptor and lets the memory go, which ends with its last view."""
+        self.array, self.bytes, self.words = NO_BYTES, NO_WORDS, NO_WORDS
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -160,6 +166,10 @@ class Mapped:
 
     def __repr__(self) -> str:
         return f"<Mapped {self.geometry.nbytes} bytes of a peer>"
+
+    def close(self) -> None:
+        """Lets the memory go, which ends with its last view."""
+        self.array, self.bytes, self.words = NO_BYTES, NO_WORDS, NO_WORDS
 
     @classmethod
     def open(cls, fd: int, geometry: Geometry, nonce: bytes) -> Mapped:

@@ -62,6 +62,11 @@ class Views:
             seen = self._seen[lane] = [self._view(memory, at) for at in places]
         return seen
 
+    def close(self) -> None:
+        """Lets all views go."""
+        self._cells = None
+        self._seen.clear()
+
     def _view(self, memory: NDArray[np.uint8], at: int) -> NDArray[Any]:
         return memory[at : at + self.nbytes].view(self.dtype)
 

@@ -97,7 +97,7 @@ class ShmTransport:
         return list(self._links)
 
     def pending(self) -> list[Link]:
-        return [link for link in self._links if link.outlane.waits or link.inlane.news()]
+        return [link for link in self._links if link.ready and (link.outlane.waits or link.inlane.news())]
 
     def drained(self) -> bool:
         return all(link.drained() for link in self._links)
@@ -297,5 +297,11 @@ class ShmTransport:
         for peer in self.peers.values():
             os.close(peer.bell_fd)
             peer.bell_fd = -1
+            peer.mapped.close()
+        for link in self._links:
+            link.inlane.close()
+            link.outlane.close()
+        for views in self._views.values():
+            views.close()
         self.segment.close()
         self._owner = None
