@@ -13,6 +13,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import os
+import sys
 import threading
 import weakref
 from asyncio.events import _get_running_loop, _set_running_loop  # made for those who run loops; we do
@@ -173,13 +174,22 @@ class Driver:
                 f"group {self.name!r} was created in process {self._home} and works only there; this is process "
                 f"{os.getpid()}, a forked child of it: connect() here for a world of your own"
             )
-        if _get_running_loop() is self.loop:
+        if _get_running_loop() is self.loop or self._stepping():
             raise UsageError(
                 f"a blocking call on group {self.name!r} from inside its own event loop (an op, a callback, a signal "
                 "handler) would deadlock: make it from another thread, or use the async API"
             )
         if self._ending:
             raise NotInitializedError(f"group {self.name!r} is closed: connect() again")
+
+    def _stepping(self) -> bool:
+        """Whether this thread is in the middle of ``run_again``, which for the sake of speed sets no loop."""
+        frame = sys._getframe() if self._thread is None else None
+        while frame is not None:
+            if frame.f_code is Driver.run_again.__code__ and frame.f_locals["self"] is self:
+                return True
+            frame = frame.f_back
+        return False
 
     def close(self, closing: Make[Any] | None = None) -> None:
         """Runs ``closing``, ends the thread and the loop. Does nothing in a forked child or the second time."""

@@ -132,6 +132,13 @@ def test_a_blocking_call_from_inside_the_loop_is_refused_at_once(driver: Driver,
     with pytest.raises(UsageError, match="group 'w' from inside its own event loop.*would deadlock"):
         driver.run(nested)
 
+    async def steps() -> None:  # as a signal handler does in the middle of a call
+        driver.run(lambda: ready(1))
+
+    with pytest.raises(UsageError, match="would deadlock"):
+        if driver.run_again(lambda: (None, steps())) is NotImplemented:
+            driver.run(steps)
+
     async def begins() -> None:
         driver.begin(lambda: ready(1), "x")
 
