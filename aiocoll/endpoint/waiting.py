@@ -112,9 +112,9 @@ class Waiting:
                 if self.inline:
                     until = clock() + seconds
             for other in pending():
-                if other is not link and other.progress() and operation.done:
-                    break
-            if clock() >= until:
+                if other is not link:
+                    other.progress()
+            if operation.done or clock() >= until:
                 break
             os.sched_yield()
         memory.looked(clock() - began)
