@@ -221,6 +221,9 @@ class Driver:
         """Hears the news of the time in which nobody ran the loop: who has died or broken the group since."""
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
+        memory = None if self._endpoint is None else self._endpoint.memory
+        if memory is not None:
+            memory.hear_news()
 
     def _turn_the_loop(self, task: asyncio.Task[Any]) -> threading.Event | None:
         """Runs the loop until the task is done: None; or until another thread wants it: an event set at the end."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...errors import WireError
 from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS
-from .slot import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED
+from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, REVOKED
 from .stamp import CELL, Stamp
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Inlane:
     """A peer's lane to me."""
 
     __slots__ = (
-        "_arena", "_bell", "_connection", "_geometry", "_landing", "_long_meta", "_mask", "_memory", "_mine",
-        "_missing", "_peer", "_port", "_sink", "_taken_word", "_waits_word", "_where", "_words", "bytes_received",
-        "slots", "taken",
+        "_arena", "_bell", "_connection", "_geometry", "_heard", "_landing", "_long_meta", "_mask", "_memory",
+        "_mine", "_missing", "_news_word", "_peer", "_port", "_sink", "_taken_word", "_waits_word", "_where",
+        "_words", "bytes_received", "slots", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class Inlane:
         self._words, self._memory = peer.mapped.words, peer.mapped.array
         self._mine, self._bell = port.segment.words, peer.bell_fd
         self._taken_word, self._waits_word = geometry.taken(theirs), geometry.waits(mine)
+        self._news_word, self._heard = geometry.news(mine), 0
         self.taken = 0
         self._landing: Landing | None = None
         self._missing = 0
@@ -70,6 +71,10 @@ class Inlane:
         """Whether there is anything to take."""
         taken = self.taken
         return self._words[self._where[taken & self._mask]] == taken + 1 or self._arena is not None
+
+    def heard_all(self) -> bool:
+        """Whether no news lie in the lane, behind whatever else."""
+        return self._words[self._news_word] == self._heard
 
     def wait(self) -> bool:
         """Looks, for as long as one may, whether there is anything to take."""
@@ -193,6 +198,8 @@ class Inlane:
             self._done()
             return
         else:
+            if kind in NEWS:
+                self._heard += 1
             self._begin(at, word, kind, shape >> 8 & 0xFFFFFFFF, shape >> 40, length)
         if nbytes > self._missing or (not nbytes and self._missing):
             raise WireError(f"a piece of {nbytes} bytes where {self._missing} are missing")

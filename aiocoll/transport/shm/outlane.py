@@ -7,6 +7,7 @@ The rule: nothing here waits. What does not fit now stays queued by reference, a
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from ...buffers.layout import flat_bytes
 from ...wire.frame import BODY_DATA, DATA
 from ..base import Sent
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS, Segment
-from .slot import ARENA, LONG_META, MORE, PIECE_MASK, REVOKED, Frame
+from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, REVOKED, Frame
 from .stamp import CELL, HEAD, Stamp, kind_word
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class Outlane:
     """My lane to one peer."""
 
     __slots__ = (
-        "_bell", "_connection", "_doubted", "_flying", "_laid", "_lent", "_mask", "_peer", "_port", "_slots",
-        "_taken_word", "_theirs", "_waits_word", "_words", "bytes", "bytes_sent", "limit", "memory", "posted", "queue",
-        "segment", "waits",
+        "_bell", "_connection", "_doubted", "_flying", "_laid", "_lent", "_mask", "_news_word", "_peer", "_port",
+        "_slots", "_taken_word", "_theirs", "_waits_word", "_words", "bytes", "bytes_sent", "limit", "memory",
+        "posted", "queue", "segment", "waits",
     )  # fmt: skip
 
     def __init__(self, port: ShmTransport, rank: int, peer: Peer, mine: int, theirs: int) -> None:
@@ -46,9 +47,9 @@ class Outlane:
         self._laid: list[Stamp | None] = [None] * geometry.slots
         self._words, self.bytes, self.memory = self.segment.words, self.segment.bytes, self.segment.array
         self._theirs, self._bell = peer.mapped.words, peer.bell_fd
-        self._taken_word, self._waits_word = geometry.taken(mine), geometry.waits(theirs)
-        self.posted = 0
-        self.limit = geometry.slots
+        self._taken_word, self._news_word = geometry.taken(mine), geometry.news(theirs)
+        self._waits_word = geometry.waits(theirs)
+        self.posted, self.limit = 0, geometry.slots
         self.queue: deque[Frame] = deque()
         self._flying: deque[tuple[int, int, Frame | None]] = deque()
         """(number of the slot + 1, cell or -1, frame whose memory is read) of what the peer has not taken yet."""
@@ -264,6 +265,8 @@ class Outlane:
                 self._lent += 1
         if kind != MORE and kind != LONG_META:
             frame.begun = True
+        if kind in NEWS:
+            self._words[self._news_word] += 1
         self._show(word, frame.call, piece & PIECE_MASK)
 
     # -- what the peer has taken
@@ -352,10 +355,8 @@ class Outlane:
 
     def ring(self) -> None:
         """Wakes the peer."""
-        try:
+        with contextlib.suppress(OSError):  # it has been rung often enough, or is gone, which its connection tells
             os.eventfd_write(self._bell, 1)
-        except OSError:  # it has been rung often enough, or is gone, which its connection tells
-            pass
 
     def close(self) -> None:
         """Lets go of both memories."""

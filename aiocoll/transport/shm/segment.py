@@ -93,6 +93,10 @@ class Geometry:
         """The word that says that this rank waits for room in its lane to ``local``."""
         return (2 + local) * LINE_WORDS + 1
 
+    def news(self, local: int) -> int:
+        """The word that counts the news (frames that are no data) posted to ``local``."""
+        return (2 + local) * LINE_WORDS + 2
+
     def slot(self, local: int, index: int) -> int:
         """Byte offset of a slot of the lane to ``local``."""
         return self.lanes_at + (local * self.slots + index) * SLOT_BYTES

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...wire.frame import BYE, CONTROL
 from ..base import Sent
 from .segment import META_BYTES
 
@@ -26,6 +27,10 @@ PIECE_MASK: Final = (1 << 56) - 1
 OFFSET_BITS: Final = 44
 REVOKED: Final = (1 << 64) - 1
 """What a slot's last word becomes when its reference must not be followed any more."""
+
+
+NEWS: Final = (CONTROL, BYE)
+"""Kinds that whoever waits for nothing wants to hear of, too."""
 
 
 class Frame:

@@ -178,9 +178,17 @@ class ShmTransport:
         """Serves, or, while nobody waits, leaves what came where a call that is about to be made finds it at once."""
         if self._owner is not None and self._owner.waiting:
             self._serve()
-        elif self._idle is None and any(link.news() for link in self._links):
+            return
+        self.hear_news()
+        if self._idle is None and any(link.news() for link in self._links):
             taken = [link.inlane.taken for link in self._links]
             self._idle = self.loop.call_later(_IDLE_SECONDS, self._serve_idle, taken)
+
+    def hear_news(self) -> None:
+        """Takes what lies in the lanes up to the last news: of failures, say, that concern the next call."""
+        for link in self._links:
+            if link.ready and not link.inlane.heard_all():
+                link.progress(link.inlane.heard_all)
 
     def _serve_idle(self, before: list[int]) -> None:
         """Serves the links of which nobody has taken anything for a moment."""
