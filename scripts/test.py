@@ -1,7 +1,8 @@
 """Sets up aiocoll in this checkout and runs all its checks: python3 scripts/test.py [--quick] [--coverage] [ARGUMENTS]
 
-ARGUMENTS go to pytest. The rule: lint, types and the import contract are tests too, so pytest's exit status is the
-script's and pytest's summary is the last line.
+ARGUMENTS go to pytest. Without any, tests that only compute run beside those that also wait, and their output follows.
+The rule: lint, types and the import contract are tests too, so pytest's exit status is the script's and pytest's
+summary is the last line.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from environment import ROOT, clean_environment, prepare, say
+
+COMPUTING = ("algorithms", "architecture", "buffers", "observe", "ops", "patterns", "sim", "tuning", "wire")
+"""Tests that keep a core busy and use no port: nothing that they do is in the others' way."""
 
 
 def main() -> int:
@@ -23,11 +28,33 @@ def main() -> int:
     python = prepare("dev", "examples")
     arguments = ["-q", *(["-m", "not slow"] if options.quick else ["--hypothesis-profile=full"]), *rest]
     say("pytest " + " ".join(arguments))
-    return _measured(python, arguments) if options.coverage else _python(python, "pytest", *arguments)
+    if options.coverage:
+        return _measured(python, arguments)
+    return _python(python, "pytest", *arguments) if rest else _side_by_side(python, arguments)
 
 
 def _python(python: Path, *module: str) -> int:
     return subprocess.run([str(python), "-m", *module], cwd=ROOT, env=clean_environment()).returncode
+
+
+def _side_by_side(python: Path, arguments: list[str]) -> int:
+    """All tests, in two processes at a time; the output of the second one follows that of the first."""
+    folders = sorted(each.name for each in (ROOT / "tests").iterdir() if each.is_dir() and each.name != "__pycache__")
+    computing = [f"tests/{name}" for name in folders if name in COMPUTING]
+    others = [f"tests/{name}" for name in folders if name not in COMPUTING]
+    command = [str(python), "-m", "pytest", *arguments, "-p", "no:cacheprovider", *computing]
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(command, cwd=ROOT, env=clean_environment(), stdout=said, stderr=said) as beside:
+            try:
+                first = _python(python, "pytest", *arguments, *others)
+                second = beside.wait()
+            except BaseException:
+                beside.terminate()
+                raise
+        said.seek(0)
+        say("and beside it " + " ".join(computing))
+        print(said.read(), end="", flush=True)
+    return first or second
 
 
 def _measured(python: Path, arguments: list[str]) -> int:
