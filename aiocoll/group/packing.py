@@ -126,7 +126,8 @@ def comes_again(array: Any) -> bool:
         and array.flags.carray
         and array.dtype.isnative
         and array.ndim > 0
-        and BLOCK_BYTES % max(array.itemsize, 1) == 0
+        and array.itemsize > 0
+        and BLOCK_BYTES % array.itemsize == 0
     )
 
 

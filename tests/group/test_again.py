@@ -156,6 +156,30 @@ def test_what_is_wrong_stays_wrong_after_calls_that_were_right(fabric: str) -> N
     ranks(3, main, fabric)
 
 
+@pytest.mark.parametrize("fabric", ["tcp", "shm"])
+def test_a_call_in_another_loop_takes_no_number(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        x, out = values(group.rank, (4,)), np.empty((2, 4))
+        calls = [
+            lambda: group.all_reduce(x, SUM, x),
+            lambda: group.reduce_scatter(x, SUM, out=out[0, :2]),
+            lambda: group.broadcast(x, 0, None if group.rank == 0 else x),
+            lambda: group.all_gather(x, out),
+            lambda: group.all_to_all([x, x]),
+            lambda: group.barrier(),
+        ]
+        for call in calls * 2:
+            await call()
+        if group.rank:
+            for call in calls:
+                error = await asyncio.to_thread(asyncio.run, outcome(call()))
+                assert type(error) is UsageError and "another event loop" in str(error), error
+        for call in calls:
+            await call()
+
+    ranks(2, main, fabric)
+
+
 @on_every_fabric
 def test_all_calls_are_counted(fabric: str) -> None:
     async def main(group: Group) -> None:
@@ -184,6 +208,18 @@ def test_a_call_that_was_late_and_came_through_says_nothing_of_the_next() -> Non
         await group.barrier()  # under way when nobody has answered for half a second
 
     ranks(2, main, "sim", latency=0.3)
+
+
+@on_every_fabric
+def test_elements_without_bytes_come_again(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        x = np.zeros(5, "V0")
+        for _ in range(3):
+            assert [part.shape for part in await group.all_to_all([x, x])] == [(5,), (5,)]
+            out = x if group.rank == 0 else np.zeros(5, "V0")
+            assert await group.broadcast(x, out=None if group.rank == 0 else out) is out
+
+    ranks(2, main, fabric)
 
 
 @on_every_fabric
