@@ -40,7 +40,7 @@ class Broadcasts(Calls):
         Root gets back the array that it gave (a copy where that is no writeable ndarray), the others a new one, or
         ``out``, which must have root's shape and dtype.
         """
-        if timeout is None and name is None:
+        if timeout is None and name is None and self._at_home():
             again = self.broadcast_again(x, root, out)
             if again is not None:
                 return self._posted_again(*again)

@@ -240,6 +240,11 @@ class Calls:
 
     # -- calls that come again
 
+    def _at_home(self) -> bool:
+        """Whether no other loop than this group's is running: a call that cannot be made takes no number."""
+        running = _get_running_loop()
+        return running is None or running is self._endpoint.loop
+
     def _ready(self, key: Any) -> Ready | None:
         """What calls of this kind need, if there were such calls and nobody has to watch this one."""
         return None if observe.active else self._kinds.get(key)

@@ -47,7 +47,7 @@ class Exchanges(Calls):
     ) -> Posted[list[Any]]:
         """What every rank has for me: a list in rank order. ``parts``: one array per rank, of any shapes and dtypes;
         an array is split along axis 0 as numpy.array_split does."""
-        if timeout is None and name is None:
+        if timeout is None and name is None and self._at_home():
             again = self.all_to_all_again(parts)
             if again is not None:
                 return self._posted_again(*again)

@@ -63,7 +63,7 @@ class Movement(Broadcasts, Exchanges):
 
         Shapes and dtypes may differ from rank to rank unless some rank gives ``out``.
         """
-        if timeout is None and name is None and type(out) is np.ndarray:
+        if timeout is None and name is None and type(out) is np.ndarray and self._at_home():
             again = self.all_gather_again(x, out)
             if again is not None:
                 return self._posted_again(*again)
@@ -255,7 +255,7 @@ class Movement(Broadcasts, Exchanges):
 
     def barrier(self, *, timeout: float | None = None, name: str | None = None) -> Posted[None]:
         """Returns once every rank has called it."""
-        if timeout is None and name is None:
+        if timeout is None and name is None and self._at_home():
             again = self.barrier_again()
             if again is not None:
                 return self._posted_again(*again)

@@ -70,7 +70,7 @@ class Reductions(Calls):
         if given; a NumPy scalar for a number). Raises UsageError on all ranks if one rank's arguments are wrong,
         MismatchError on all if the ranks' calls differ. Cancelling breaks the group.
         """
-        if timeout is None and name is None:
+        if timeout is None and name is None and self._at_home():
             again = self.all_reduce_again(x, op, out)
             if again is not None:
                 return self._posted_again(*again)
@@ -152,7 +152,7 @@ class Reductions(Calls):
         A list of arrays of one dtype, one per rank, is taken too: the i-th, of any shape, is what rank i gets reduced.
         Returns an array of my block's shape, or ``out``.
         """
-        if out is not None and counts is None and timeout is None and name is None:
+        if out is not None and counts is None and timeout is None and name is None and self._at_home():
             again = self.reduce_scatter_again(x, op, out)
             if again is not None:
                 return self._posted_again(*again)
