@@ -102,7 +102,7 @@ class Failure:
         elif kind == "rescinded":
             self.endpoint.inbox.rescinded(peer, group, call, int(news.get("step") or 0))
         elif kind == "status?":
-            answer = self._status(scope, call, news)
+            answer = self._status(scope, call)
             self.tell(peer, group, call, {"t": "status", "id": news.get("id"), **answer})
         elif kind == "status":
             inquiry = self.inquiries.get(int(news.get("id") or 0))
@@ -375,7 +375,7 @@ class Failure:
         inquiry = self.inquiries[self._next_inquiry] = Inquiry(self, self._next_inquiry, subject, peers)
         inquiry.begin()
 
-    def _status(self, scope: Scope | None, call: int, asked: dict[str, Any]) -> dict[str, Any]:
+    def _status(self, scope: Scope | None, call: int) -> dict[str, Any]:
         """What this rank tells one that asks why it waits."""
         waits = [[what, peer] for what, peer in self.endpoint.waiting_for()[:20]]
         if scope is None:

@@ -57,7 +57,7 @@ class Broadcasts(Calls):
             straight = self._straight("spread", "broadcast")
             description = f"broadcast root={where}"
             if straight is not None:
-                self._keep_broadcast_ready(x if mine else out, where, description, straight, packed)
+                self._keep_broadcast_ready(x if mine else out, where, description, packed)
 
             async def body(ch: Channel) -> Any:
                 if packed is not None:
@@ -83,9 +83,7 @@ class Broadcasts(Calls):
 
         return self._made(turn, timeout, prepare)
 
-    def _keep_broadcast_ready(
-        self, array: Any, root: int, description: str, straight: Algorithm, packed: Packed | None
-    ) -> None:
+    def _keep_broadcast_ready(self, array: Any, root: int, description: str, packed: Packed | None) -> None:
         """Broadcasts from ``root`` of arrays like this one come again."""
         if not comes_again(array):
             return

@@ -49,8 +49,7 @@ class ShmLink:
     def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
         if self.ended:
             return None
-        frame = self.outlane.send(kind, group, call, step, meta, payload)
-        return frame
+        return self.outlane.send(kind, group, call, step, meta, payload)
 
     @property
     def port(self) -> ShmTransport:

@@ -34,7 +34,6 @@ MAGIC: Final = 0x01_6D68_7363_6F69_61
 NONCE_BYTES: Final = 16
 
 SLOT_BYTES: Final = 2048
-SLOT_WORDS: Final = SLOT_BYTES // WORD
 INLINE_AT: Final = 64
 """Where the payload lies within a slot."""
 INLINE_BYTES: Final = 1024
