@@ -16,7 +16,7 @@ from aiocoll.algorithms.all_to_all import relay, relay_messages
 from aiocoll.algorithms.channel import WINDOW, Array, Channel, Parcel, PlaceFrom, finish
 from aiocoll.algorithms.gather import placed
 from aiocoll.algorithms.show import take_any
-from aiocoll.algorithms.spread import TOTAL, block_length, first_of, head_of
+from aiocoll.algorithms.spread import TOTAL, block_length, block_of, first_of, head_of
 from aiocoll.patterns import log2_ceil
 
 
@@ -128,18 +128,13 @@ async def _go_on(ch: Channel, leaving: Mapping[int, Array], coming: Mapping[int,
     sending: list[Awaitable[None]] = []
     for number in range(max((-(-len(array) // block_length(array)) for array in arrays), default=0)):
         for peer, array in leaving.items():
-            block = _block(array, number)
+            block = block_of(array, number)
             if len(block):
                 sending.append(ch.send(peer, block))
         for peer, array in coming.items():
-            block = _block(array, number)
+            block = block_of(array, number)
             if len(block):
                 await ch.recv(peer, block)
         await finish(sending)
         sending.clear()
         await ch.breathe()
-
-
-def _block(array: Array, number: int) -> Array:
-    length = block_length(array)
-    return array[number * length : (number + 1) * length]

@@ -16,7 +16,7 @@ import numpy as np
 from aiocoll import patterns
 from aiocoll.algorithms import algorithm
 from aiocoll.algorithms.channel import EMPTY, Array, Channel, Parcel, PlaceFrom, finish
-from aiocoll.algorithms.spread import TOTAL, block_length, first_of, head_of
+from aiocoll.algorithms.spread import TOTAL, block_length, block_of, first_of, head_of
 
 
 @algorithm(
@@ -90,23 +90,18 @@ async def _go_on(ch: Channel, data: Array, own: Array | None, coming: dict[int, 
     blocks = [-(-len(array) // block_length(array)) for array in (*coming.values(), *([data] if show else []))]
     shown = []
     for number in range(max(blocks, default=0)):
-        mine = _block(data, number) if show else EMPTY
+        mine = block_of(data, number) if show else EMPTY
         if len(mine):
             shown.append(ch.publish(mine))
             if own is not None:
-                _block(own, number)[...] = mine
+                block_of(own, number)[...] = mine
         for peer, array in coming.items():
-            block = _block(array, number)
+            block = block_of(array, number)
             if len(block):
                 await ch.recv(peer, block)
         await finish(shown)
         shown.clear()
         await ch.breathe()
-
-
-def _block(array: Array, number: int) -> Array:
-    length = block_length(array)
-    return array[number * length : (number + 1) * length]
 
 
 def _first(place: PlaceFrom | None, source: int, meta: bytes, nbytes: int) -> Array:

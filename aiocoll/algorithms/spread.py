@@ -31,6 +31,12 @@ def block_length(data: Array) -> int:
     return max(BLOCK_BYTES // max(data.itemsize, 1), 1)
 
 
+def block_of(data: Array, number: int) -> Array:
+    """One of its blocks; nothing where there are fewer."""
+    length = block_length(data)
+    return data[number * length : (number + 1) * length]
+
+
 def first_of(data: Array) -> Array:
     """What travels with the meta: all of a short array, nothing of a long one."""
     return data if data.nbytes <= BLOCK_BYTES else EMPTY
