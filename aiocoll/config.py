@@ -48,11 +48,14 @@ class Settings:
     shm_seconds: float = 5.0
     """How long the ranks of one host may take to share memory when they connect; after that they talk over TCP."""
 
+    shm_cma: bool = True
+    """Whether long payloads may be read straight out of a peer's private memory, where the kernel allows that."""
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _HOST, _SPIN_US, _UNRECEIVED_BYTES,
         _SEGMENT_BYTES, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS,
-        _SHM_SPIN_US."""
+        _SHM_SPIN_US, _SHM_CMA."""
         env = os.environ if environ is None else environ
         default = cls()
         return cls(
@@ -69,6 +72,7 @@ class Settings:
             shm_cells=int(_number(env, "AIOCOLL_SHM_CELLS", default.shm_cells, least=4, most=1e6)),
             shm_slots=int(_number(env, "AIOCOLL_SHM_SLOTS", default.shm_slots, least=2, most=1e6)),
             shm_seconds=_number(env, "AIOCOLL_SHM_SECONDS", default.shm_seconds),
+            shm_cma=_flag(env, "AIOCOLL_SHM_CMA", default.shm_cma),
         )
 
 
@@ -93,9 +97,11 @@ def _pages(nbytes: float) -> int:
     return -(-int(nbytes) // _PAGE_BYTES) * _PAGE_BYTES
 
 
-def _flag(env: Mapping[str, str], name: str) -> bool:
+def _flag(env: Mapping[str, str], name: str, default: bool = False) -> bool:
     text = env.get(name, "").strip().lower()
-    if text in ("", "0", "false", "no", "off"):
+    if not text:
+        return default
+    if text in ("0", "false", "no", "off"):
         return False
     if text in ("1", "true", "yes", "on"):
         return True

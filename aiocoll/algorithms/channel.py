@@ -82,6 +82,13 @@ class Channel(Protocol):
     def lends(self, data: Array) -> bool:
         """Whether the others can read ``data`` where it lies, so that sending it copies nothing."""
 
+    def exposes(self, data: Array, to: int | None = None) -> bool:
+        """Whether ``expose`` would copy nothing: the others (or ``to`` alone) read ``data`` where it lies, whole."""
+
+    def expose(self, data: Data, meta: bytes = b"", to: int | None = None) -> Awaitable[None]:
+        """Sends the same message to every other member (or ``to`` alone), and may end only once they have read it.
+        Whoever folds must not be sent to in this way, since that would copy once more."""
+
     def scratch(self, like: Array) -> Array:
         """An uninitialised array of the shape and dtype of ``like`` that is freed with the call."""
 

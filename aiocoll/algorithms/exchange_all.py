@@ -16,7 +16,7 @@ from aiocoll.algorithms.all_to_all import relay, relay_messages
 from aiocoll.algorithms.channel import WINDOW, Array, Channel, Parcel, PlaceFrom, finish
 from aiocoll.algorithms.gather import placed
 from aiocoll.algorithms.show import take_any
-from aiocoll.algorithms.spread import TOTAL, block_length, block_of, first_of, head_of
+from aiocoll.algorithms.spread import TOTAL, block_length, block_of, first_of, guessed, head_of
 from aiocoll.patterns import log2_ceil
 
 
@@ -82,8 +82,8 @@ async def bruck(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None 
 async def direct(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None = None) -> list[Parcel]:
     """Everybody shows each rank its parcel, and copies those meant for itself: one round, however long they are."""
     peers, rank = patterns.around(ch.rank, ch.size), ch.rank
-    firsts = {peer: first_of(parcels[peer].data) for peer in peers}
-    sending = [ch.send(peer, firsts[peer], head_of(parcels[peer].meta, parcels[peer].data)) for peer in peers]
+    firsts = {peer: first_of(ch, parcels[peer].data, peer) for peer in peers}
+    sending = [ch.expose(firsts[peer], head_of(parcels[peer].meta, parcels[peer].data), peer) for peer in peers]
     coming: dict[int, Array] = {}
     arrived = {peer: await take_any(ch, peer, place, coming) for peer in peers}
     await finish(sending)
@@ -98,17 +98,18 @@ async def again(
     """The same where most likely all parcels are alike: what comes with ``head`` goes into ``places``, as does mine;
     other parcels are the answer."""
     peers, rank = patterns.around(ch.rank, ch.size), ch.rank
-    sending = [ch.send(peer, first_of(outgoing[peer]), head) for peer in peers]
+    firsts = {peer: first_of(ch, outgoing[peer], peer) for peer in peers}
+    sending = [ch.expose(firsts[peer], head, peer) for peer in peers]
     arrived: list[Parcel | None] = [None] * ch.size
     coming: dict[int, Array] = {}
     for peer in peers:
-        first = first_of(places[peer])
-        if not ch.guess(peer, head, first):
+        came = guessed(ch, peer, head, places[peer])
+        if came is None:
             arrived[peer] = await take_any(ch, peer, place, coming)
-        elif first is not places[peer]:
+        elif came is not places[peer]:
             coming[peer] = places[peer]
     await finish(sending)
-    leaving = {peer: outgoing[peer] for peer in peers if first_of(outgoing[peer]) is not outgoing[peer]}
+    leaving = {peer: outgoing[peer] for peer in peers if firsts[peer] is not outgoing[peer]}
     await pace.copy(ch, outgoing[rank], places[rank])
     if ch.size == 2 and len(leaving) == len(coming) == 1 and arrived[peers[0]] is None:
         (peer,) = peers

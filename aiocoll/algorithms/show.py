@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm
+from aiocoll.algorithms import algorithm, pace
 from aiocoll.algorithms.channel import EMPTY, Array, Channel, Parcel, PlaceFrom, finish
-from aiocoll.algorithms.spread import TOTAL, block_length, block_of, first_of, head_of
+from aiocoll.algorithms.spread import TOTAL, block_length, block_of, first_of, guessed, head_of
 
 
 @algorithm(
@@ -37,18 +37,19 @@ async def direct(
     own: Array | None = None,
 ) -> list[Parcel | None]:
     """Everybody shows its parcel, and copies those of the others: one round, however long they are."""
-    first, head, peers = first_of(data), head_of(meta, data), patterns.around(ch.rank, ch.size)
-    shown = [ch.publish(first, head)] if peers else []
+    first, head, peers = first_of(ch, data), head_of(meta, data), patterns.around(ch.rank, ch.size)
+    shown = [ch.expose(first, head)] if peers else []
     parcels: list[Parcel | None] = [None] * ch.size
     if likely is None:
         parcels[ch.rank] = Parcel(meta, data if own is None else own)
     if own is not None and (first is data or not peers):
-        own[...] = data
+        await pace.copy(ch, data, own)
     long: dict[int, Array] = {}
     for peer in peers:
-        if likely is None or not ch.guess(peer, head, first_of(likely[peer])):
+        came = None if likely is None else guessed(ch, peer, head, likely[peer])
+        if likely is None or came is None:
             parcels[peer] = await take_any(ch, peer, place, long)
-        elif first is not data:
+        elif came is not likely[peer]:
             long[peer] = likely[peer]
     for each in shown:
         await each

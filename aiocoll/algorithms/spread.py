@@ -37,9 +37,16 @@ def block_of(data: Array, number: int) -> Array:
     return data[number * length : (number + 1) * length]
 
 
-def first_of(data: Array) -> Array:
-    """What travels with the meta: all of a short array, nothing of a long one."""
-    return data if data.nbytes <= BLOCK_BYTES else EMPTY
+def first_of(ch: Channel, data: Array, to: int | None = None) -> Array:
+    """What travels with the meta: all of a short array, or of one that is read where it lies; else nothing."""
+    return data if data.nbytes <= BLOCK_BYTES or ch.exposes(data, to) else EMPTY
+
+
+def guessed(ch: Channel, peer: int, head: bytes, data: Array) -> Array | None:
+    """What came with its ``head`` of an array that has come before: ``data`` or nothing. None: it is to be taken."""
+    if ch.guess(peer, head, data):
+        return data
+    return EMPTY if data.nbytes > BLOCK_BYTES and ch.guess(peer, head, EMPTY) else None
 
 
 @algorithm(
@@ -59,9 +66,12 @@ async def direct(
         if ch.size > 1:
             await give(ch, head_of(meta, data), data)
         return Parcel(meta, data)
-    if likely is not None and ch.guess(root, likely[0], first_of(likely[1])):
-        await receive(ch, root, likely[1])
-        return None
+    if likely is not None:
+        short = likely[1].nbytes <= BLOCK_BYTES
+        if ch.guess(root, likely[0], likely[1] if short else EMPTY):
+            if not short:
+                await receive(ch, root, likely[1])
+            return None
 
     def first(head: bytes, nbytes: int) -> Array:
         (total,) = TOTAL.unpack_from(head)
@@ -93,11 +103,10 @@ async def give(ch: Channel, head: bytes, data: Array) -> None:
 
 async def receive(ch: Channel, root: int, data: Array) -> None:
     """The blocks of what was too long to come with its head."""
-    if data.nbytes > BLOCK_BYTES:
-        length = block_length(data)
-        for start in range(0, len(data), length):
-            await ch.recv(root, data[start : start + length])
-            await ch.breathe()
+    length = block_length(data)
+    for start in range(0, len(data), length):
+        await ch.recv(root, data[start : start + length])
+        await ch.breathe()
 
 
 def _placed(place: Place | None, meta: bytes, nbytes: int) -> Array:

@@ -2,7 +2,8 @@
 
     operations   one awaitable object per send or receive
     inbox        what arrived before it was wanted; offers and grants; the bound on unreceived bytes
-    channel      one call's slice of the endpoint: the verbs
+    channel      one call's slice of the endpoint: the verbs; near: the quick way through shared memory
+    private      the verbs that let peers read this rank's private memory
     message      one message that comes, is sent, or is waited for
     mailbox      point-to-point messages of one group: tags, any source
     news         the words of errors that travel

@@ -16,8 +16,9 @@ import numpy as np
 
 from ..buffers import flat_bytes
 from ..wire import frame
-from .near import LENT_BYTES_MIN, All, Near, Wanted
+from .near import LENT_BYTES_MIN, All, Wanted
 from .operations import DONE, FoldReceive, Operation, Parcel, Receive, Sending, Take
+from .private import Private
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,7 +154,7 @@ def _payload(data: Any) -> memoryview | None:
     return view if len(view) else None
 
 
-class Channel(Near):
+class Channel(Private):
     """One call's slice of the endpoint: ``rank`` and ``size``, and the verbs."""
 
     __slots__ = ("call", "rank", "ranks", "size")

@@ -167,10 +167,15 @@ class Near:
         if call.stamps is None:
             return False
         world = self.ranks[peer]
-        step = call.received.get(world, 0)
+        step, stamp = call.received.get(world, 0), None
         if (step, into.nbytes) not in call.stamps:
-            self._stamp(step, into, meta)
-        if not self.look(peer, step, into, None, False, True):
+            stamp = self._stamp(step, into, meta)
+        if call.stamps[step, into.nbytes] is None:  # too long for a cell
+            link = call.endpoint.near[world]
+            stamp = self._stamp(step, into, meta, True) if link is not None and link.inlane.private else None
+            if stamp is None:
+                return False
+        if not self.look(peer, step, into, None, False, True, stamp):
             return False
         call.received[world] = step + 1
         return True
@@ -232,7 +237,10 @@ class Near:
         call.sent[world] = step + 1
         return True
 
-    def look(self, peer: int, step: int, into: NDArray[Any], op: Op | None, left: bool, wait: bool) -> bool:
+    def look(
+        self, peer: int, step: int, into: NDArray[Any], op: Op | None, left: bool, wait: bool,
+        stamp: Stamp | None = None,
+    ) -> bool:  # fmt: skip
         """Receives into (or folds into) ``into`` what lies in the memory of a rank that shares it, if it is there, or
         comes while this rank may look."""
         call = self.call
@@ -241,17 +249,18 @@ class Near:
         link = endpoint.near[world]
         if link is None or not link.ready or call.error is not None:
             return False
-        stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)  # type: ignore[union-attr]
+        if stamp is None:
+            stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)  # type: ignore[union-attr]
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, into)
         if stamp is None or stamp.dtype is not into.dtype:
             return False
         inlane = link.inlane
-        theirs = inlane.fetch(stamp, call.number, wait)
+        theirs = inlane.fetch(stamp, call.number, wait, into if op is None else None)
         if theirs is None:
             return False
         if op is None:
-            if stamp.nbytes:
+            if stamp.nbytes and theirs is not into:
                 into[...] = theirs
         elif left:
             op.fold(theirs, into, into)
@@ -303,15 +312,18 @@ class Near:
             stamp = self._stamp(step, data, meta)
         return stamp if stamp is not None and stamp.dtype is data.dtype else None
 
-    def _stamp(self, step: int, data: NDArray[Any], meta: bytes = b"") -> Stamp | None:
-        """What such frames have in common; None where they are none for the quick way."""
+    def _stamp(self, step: int, data: NDArray[Any], meta: bytes = b"", private: bool = False) -> Stamp | None:
+        """What such frames have in common; None where they are none for the quick way. Those whose receiver reads
+        ``private`` memory have stamps of their own, since they may be longer."""
         call = self.call
         stamps, memory = call.stamps, call.endpoint.memory
-        stamp = None
+        key, stamp = (-1 - step if private else step, data.nbytes), None
+        if private and stamps is not None and key in stamps:
+            return stamps[key]
         if stamps is not None and memory is not None and step < _STEPS_MAX:
             meta = call.greeting + meta if step == 0 else meta
-            stamp = memory.stamp(frame.DATA, call.scope.id, step, meta, data.dtype, data.size)
+            stamp = memory.stamp(frame.DATA, call.scope.id, step, meta, data.dtype, data.size, private)
             if stamp is not None:
                 stamp.price = cost(meta, data.nbytes)
-            stamps[step, data.nbytes] = stamp
+            stamps[key] = stamp
         return stamp

@@ -239,6 +239,12 @@ class FakeChannel:
     def lends(self, data: Array) -> bool:
         return self.me in self.world.lenders
 
+    def exposes(self, data: Array, to: int | None = None) -> bool:
+        return self.me not in self.world.lenders
+
+    def expose(self, data: Data, meta: bytes = b"", to: int | None = None) -> Both:
+        return self.publish(data, meta) if to is None else Both([self.send(to, data, meta)])
+
     async def breathe(self) -> None:
         await Turn()
 

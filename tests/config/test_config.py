@@ -10,7 +10,7 @@ from aiocoll.config import Settings
 
 def test_defaults_and_what_the_environment_says() -> None:
     default, read = Settings(), Settings.from_env({})
-    for name in ("shm_cell_bytes", "shm_cells", "shm_slots", "shm_seconds"):
+    for name in ("shm_cell_bytes", "shm_cells", "shm_slots", "shm_seconds", "shm_cma"):
         assert getattr(read, name) == getattr(default, name)
     told = Settings.from_env(
         {
@@ -18,9 +18,11 @@ def test_defaults_and_what_the_environment_says() -> None:
             "AIOCOLL_SHM_CELLS": "7",
             "AIOCOLL_SHM_SLOTS": " 9 ",
             "AIOCOLL_SHM_SECONDS": "0.5",
+            "AIOCOLL_SHM_CMA": "0",
         }
     )
     assert (told.shm_cell_bytes, told.shm_cells, told.shm_slots, told.shm_seconds) == (8192, 7, 9, 0.5)
+    assert default.shm_cma and not told.shm_cma
 
 
 @pytest.mark.parametrize(

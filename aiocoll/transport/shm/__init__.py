@@ -11,6 +11,7 @@
     headroom   how much memory could still be had
     peer_heap  one peer's arrays, read where they lie
     loans      references to arrays, and who has been given which arena
+    private    what lies elsewhere in a peer's memory, read where the kernel lets one
 
 The rule: whoever writes a word owns it; what a peer wrote is checked before it is used.
 """

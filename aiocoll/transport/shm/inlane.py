@@ -5,6 +5,7 @@ The rule: what the peer wrote is read once and checked before it is used; a slot
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from time import perf_counter
@@ -14,27 +15,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import WireError
-from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
+from ...wire.frame import CREDIT, KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
+from .private import STEP_BYTES, Private, Span, Unreadable
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS
-from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, REVOKED
+from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, PRIVATE, REVOKED, Lane
 from .stamp import CELL, Stamp
 
 if TYPE_CHECKING:
     from .meeting import Peer
     from .transport import ShmTransport
 
+_log = logging.getLogger("aiocoll.transport")
 LOOKS: Final = 64
 """How often a waiting rank looks before it offers its core to others."""
+_QUICK_BYTES: Final = 16 << 20
+"""Longer payloads in private memory are read in turns; even a slow machine reads that many in some milliseconds."""
 _STEP_BYTES: Final = 256 << 10
 """A reference is followed in pieces of this size."""
 
 
-class Inlane:
+class Inlane(Lane):
     """A peer's lane to me."""
 
     __slots__ = (
-        "_arena", "_bell", "_connection", "_geometry", "_heard", "_landing", "_long_meta", "_mask", "_memory",
-        "_mine", "_missing", "_news_word", "_peer", "_port", "_sink", "_taken_word", "_waits_word", "_where",
+        "_arena", "_connection", "_geometry", "_heard", "_landing", "_long_meta", "_mask", "_memory", "_mine",
+        "_missing", "_news_word", "_peer", "_port", "_private", "_sink", "_taken_word", "_waits_word", "_where",
         "_words", "bytes_received", "slots", "taken",
     )  # fmt: skip
 
@@ -56,8 +61,13 @@ class Inlane:
         self._missing = 0
         """Bytes of the present frame that have not come yet."""
         self._long_meta: bytes | None = None
-        self._arena: NDArray[np.uint8] | None = None
-        """What is left of a piece in the peer's heap."""
+        self._arena: NDArray[np.uint8] | Span | None = None
+        """What is left of a piece in the peer's heap, or in its private memory."""
+        self._private = Private(peer.mapped, peer.connection, port.private)
+        if self._private.refusal:
+            _log.debug("rank %d cannot read memory of rank %d: %s", port.rank, rank, self._private.refusal)
+        else:
+            self._mine[geometry.reads(theirs)] = 1
         self.bytes_received = 0
 
     def __repr__(self) -> str:
@@ -106,21 +116,28 @@ class Inlane:
 
     # -- one frame in one slot: the quick way
 
-    def fetch(self, stamp: Stamp, call: int, wait: bool) -> NDArray[Any] | None:
-        """The payload of the next frame, where it lies, if it is the one meant and here, or comes while one may look.
-        Whoever gets it calls ``took`` when it is through with it."""
+    def fetch(
+        self, stamp: Stamp, call: int, wait: bool, into: NDArray[Any] | None = None
+    ) -> NDArray[Any] | None:
+        """The payload of the next frame, where it lies, if it is the one meant and here, or comes while one may look;
+        from private memory it is copied ``into`` that, if given. Whoever gets it calls ``took`` when it is through."""
         taken = self.taken
         words, word = self._words, self._where[taken & self._mask]
         if words[word] != taken + 1 and not (wait and self.wait()):
             return None
-        if words[word + 2] != stamp.sign or words[word + 1] != call:
-            return None
+        while words[word + 2] != stamp.sign or words[word + 1] != call:
+            if not self._take_credit(word):
+                return None
+            taken = self.taken
+            word = self._where[taken & self._mask]
+            if words[word] != taken + 1 and not (wait and self.wait()):
+                return None
+        place, piece = words[word + 7], words[word + 6]
+        if piece & (ARENA | PRIVATE):
+            return self._lent(place, stamp) if piece & ARENA else self._copied(place, stamp, into)
         places = stamp.views.seen(self, self._memory, self._geometry)
         if stamp.inline:
             return places[taken & self._mask]
-        place = words[word + 7]
-        if words[word + 6] & ARENA:
-            return self._lent(place, stamp)
         return places[place] if place < len(places) else None
 
     def _lent(self, place: int, stamp: Stamp) -> NDArray[Any] | None:
@@ -129,6 +146,33 @@ class Inlane:
             return None
         try:
             return self._view(place, stamp.nbytes).view(stamp.dtype)
+        except (WireError, OSError):
+            return None
+
+    def _take_credit(self, word: int) -> bool:
+        """Takes a credit, which may come before what is meant; whether there was one."""
+        if self._words[word + 4] & 0xFF != CREDIT or self._missing or self._arena is not None:
+            return False
+        try:
+            self._slot(self.slots[self.taken & self._mask], word)
+        except WireError:
+            return False  # the usual way meets it again, and says so
+        return True
+
+    @property
+    def private(self) -> bool:
+        """Whether this rank can read private memory of the peer."""
+        return not self._private.refusal
+
+    def _copied(self, place: int, stamp: Stamp, into: NDArray[Any] | None) -> NDArray[Any] | None:
+        """What lies in private memory; None where the usual way copes."""
+        if place == REVOKED or into is None or stamp.nbytes > _QUICK_BYTES or self._private.refusal:
+            return None
+        if self._arena is not None:  # it is being read
+            return None
+        try:
+            self._private.read(place, into)
+            return into
         except (WireError, OSError):
             return None
 
@@ -149,13 +193,6 @@ class Inlane:
     def _view(self, place: int, nbytes: int) -> NDArray[np.uint8]:
         """What a reference names."""
         return self._port.loans.view(place, nbytes, self._peer, self._connection)
-
-    def ring(self) -> None:
-        """Wakes the peer."""
-        try:
-            os.eventfd_write(self._bell, 1)
-        except OSError:
-            pass  # it has been rung often enough; a peer that is gone is noticed by its connection
 
     # -- any frame
 
@@ -208,8 +245,11 @@ class Inlane:
         elif where == CELL:
             self._deliver(self._cell(place, nbytes))
             self._done()
-        elif where == ARENA and place == REVOKED:
+        elif (where == ARENA or where == PRIVATE) and place == REVOKED:
             self._drop()
+        elif where == PRIVATE and not self._private.refusal:
+            self._arena = Span(place, nbytes)
+            self._follow()
         elif where == ARENA:
             self._arena = self._view(place, nbytes)
             self._follow()
@@ -264,12 +304,31 @@ class Inlane:
         """Reads on in the peer's own memory, as long as it may be read."""
         arena = self._arena
         assert arena is not None
-        self._deliver(arena[:_STEP_BYTES])
-        self._arena = arena[_STEP_BYTES:] if len(arena) > _STEP_BYTES else None
+        if isinstance(arena, Span):
+            self._arena = self._read(arena)
+        else:
+            self._deliver(arena[:_STEP_BYTES])
+            self._arena = arena[_STEP_BYTES:] if len(arena) > _STEP_BYTES else None
         if self._words[self._where[self.taken & self._mask] + 7] == REVOKED:
             self._drop()
         elif self._arena is None:
             self._done()
+
+    def _read(self, span: Span) -> Span | None:
+        """Reads on in private memory; what is left."""
+        landing = self._landing
+        assert landing is not None
+        into = np.frombuffer(landing.window(), np.uint8)[: min(span.nbytes, STEP_BYTES)]
+        try:
+            self._private.read(span.address, into)
+        except Unreadable:
+            if self._words[self._where[self.taken & self._mask] + 7] != REVOKED:
+                raise
+            return None
+        self._missing -= len(into)
+        self.bytes_received += len(into)
+        landing.advance(len(into))
+        return span.after(len(into))
 
     def _drop(self) -> None:
         """A reference is taken back: its call failed there, which its sender says next. What was read of it may be

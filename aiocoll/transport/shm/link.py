@@ -14,6 +14,7 @@ from ...wire.frame import FrameSink
 from ..base import Queued, Sent
 from .inlane import Inlane
 from .outlane import Outlane
+from .private import Unreadable
 
 if TYPE_CHECKING:
     from .meeting import Peer
@@ -73,6 +74,8 @@ class ShmLink:
         moved = outlane.flush(port.turn_bytes) if outlane.waits else False
         if moved and port.hungry:
             port.feed()
+        if moved and enough is not None and enough():
+            return True
         return self._take(enough) or moved
 
     def _take(self, enough: Callable[[], bool] | None = None) -> bool:
@@ -80,6 +83,8 @@ class ShmLink:
             return self.inlane.take(self._port.turn_bytes, enough)
         except WireError as error:
             self.end(f"it sent what no correct peer sends: {error}")
+        except Unreadable as error:
+            self.end(str(error))
         except Exception as error:  # no memory for what comes, say: a lane cannot be read on from the middle
             _log.exception("rank %d cannot take what rank %d sent", self._port.rank, self.peer)
             self.end(f"what it sent cannot be taken here: {type(error).__name__}: {error}")

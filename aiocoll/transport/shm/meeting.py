@@ -58,6 +58,8 @@ class Shared:
     segment: Segment
     bell_fd: int
     peers: dict[int, Peer]
+    private: bool = True
+    """Whether ranks may read one another's private memory, where the kernel lets them."""
 
     def close(self) -> None:
         """Lets go of it all, for those who do not make links of it."""
@@ -79,7 +81,7 @@ class Pairing:
     ) -> None:
         """``names``: the doors of all ranks of the island, this one included, by world rank."""
         self.world, self._door, self._names = world, door, names
-        self._seconds = seconds
+        self._seconds, self._private = seconds, settings.shm_cma
         self._geometry = Geometry.of(settings, ranks=len(names))
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._segment: Segment | None = None
@@ -129,7 +131,7 @@ class Pairing:
     def take(self) -> Shared:
         """What was made, which is the caller's from now on."""
         assert self._segment is not None and not self._awaited
-        shared = Shared(self._segment, self._bell_fd, self._peers)
+        shared = Shared(self._segment, self._bell_fd, self._peers, self._private)
         self._segment = None
         return shared
 

@@ -7,33 +7,29 @@ The rule: nothing here waits. What does not fit now stays queued by reference, a
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...buffers.layout import flat_bytes
-from ...wire.frame import BODY_DATA, DATA
+from ...wire.frame import DATA
 from ..base import Sent
+from .private import address_of
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS, Segment
-from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, REVOKED, Frame
+from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, PRIVATE, REVOKED, Frame, Lane
 from .stamp import CELL, HEAD, Stamp, kind_word
 
 if TYPE_CHECKING:
     from .meeting import Peer
     from .transport import ShmTransport
 
-_LENT_KINDS: Final = (DATA, BODY_DATA)
-"""Only collectives wait for their peers anyway; a message is over when it is on its way."""
 
-
-class Outlane:
+class Outlane(Lane):
     """My lane to one peer."""
 
     __slots__ = (
-        "_bell", "_connection", "_doubted", "_flying", "_laid", "_lent", "_mask", "_news_word", "_peer", "_port",
+        "_connection", "_doubted", "_flying", "_laid", "_lent", "_mask", "_news_word", "_peer", "_port", "_reads_word",
         "_slots", "_taken_word", "_theirs", "_waits_word", "_words", "bytes", "bytes_sent", "limit", "memory",
         "posted", "queue", "segment", "waits",
     )  # fmt: skip
@@ -48,15 +44,14 @@ class Outlane:
         self._words, self.bytes, self.memory = self.segment.words, self.segment.bytes, self.segment.array
         self._theirs, self._bell = peer.mapped.words, peer.bell_fd
         self._taken_word, self._news_word = geometry.taken(mine), geometry.news(theirs)
-        self._waits_word = geometry.waits(theirs)
-        self.posted, self.limit = 0, geometry.slots
+        self._waits_word, self._reads_word = geometry.waits(theirs), geometry.reads(mine)
+        self.posted, self.limit, self.bytes_sent = 0, geometry.slots, 0
         self.queue: deque[Frame] = deque()
         self._flying: deque[tuple[int, int, Frame | None]] = deque()
         """(number of the slot + 1, cell or -1, frame whose memory is read) of what the peer has not taken yet."""
         self._lent = 0
         """Frames under way whose memory the peer reads in place."""
         self.waits = self._doubted = False
-        self.bytes_sent = 0
 
     def __repr__(self) -> str:
         return f"<Outlane: {self.posted} slots posted, {len(self.queue)} frames queued, {len(self._flying)} under way>"
@@ -129,12 +124,17 @@ class Outlane:
         if self._theirs[ASLEEP]:
             self.ring()
 
+    @property
+    def private(self) -> bool:
+        """Whether the peer can read private memory of this rank."""
+        return self._port.private and self._theirs[self._reads_word] == 1
+
     def place_of(self, data: Any) -> int | None:
         """Where the peer finds ``data`` itself; None if it must be copied."""
         loans, heap = self._port.loans, self._port.heap
         return loans.place_of(data, self._peer, self._connection) if heap.arenas else None
 
-    def lend(self, stamp: Stamp, call: int, data: Any, place: int, sent: Sent) -> bool:
+    def lend(self, stamp: Stamp, call: int, data: Any, place: int, sent: Sent, where: int = ARENA) -> bool:
         """Sends a reference to ``data``, which the peer reads where it is; ``sent`` hears when it has. False: there is
         no room."""
         if self.queue or (self.posted >= self.limit and not self._room()):
@@ -144,8 +144,7 @@ class Outlane:
         word = at >> 3
         self._lay(index, at, stamp)
         self._laid[index] = None  # but for one word
-        words = self._words
-        words[word + 6], words[word + 7] = stamp.nbytes | ARENA, place
+        self._words[word + 6], self._words[word + 7] = stamp.nbytes | where, place
         frame = Frame(DATA, 0, call, 0, b"", flat_bytes(data))  # dates and bfloat16 are no buffers
         frame.lent, frame.sent = True, sent
         self._lent += 1
@@ -164,9 +163,11 @@ class Outlane:
 
     # -- any frame
 
-    def send(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Frame | None:
+    def send(
+        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any, private: bool = False
+    ) -> Frame | None:
         """Sends a frame as far as there is room; what is left, or read in place, is the Frame that comes back."""
-        frame = Frame(kind, group, call, step, meta, payload)
+        frame = Frame(kind, group, call, step, meta, payload, private)
         if not self.queue and self._advance(frame):
             if not frame.lent:
                 return None
@@ -225,9 +226,13 @@ class Outlane:
             self._put(kind, frame, left, 0, -1, None)
             frame.at = frame.nbytes
             return True
-        place = None if frame.begun or frame.kind not in _LENT_KINDS else self.place_of(payload)
+        place, where = None, ARENA
+        if frame.private:
+            place, where = address_of(np.frombuffer(payload, np.uint8)), PRIVATE
+        elif frame.lendable:
+            place = self.place_of(payload)
         if place is not None:
-            self._put(kind, frame, left | ARENA, place, -1, frame)
+            self._put(kind, frame, left | where, place, -1, frame)
             frame.at = frame.nbytes
             return True
         cell = self._cell()
@@ -352,11 +357,6 @@ class Outlane:
     def drained(self) -> bool:
         """Whether all that was sent lies where the peer finds it."""
         return not self.queue and not self._lent
-
-    def ring(self) -> None:
-        """Wakes the peer."""
-        with contextlib.suppress(OSError):  # it has been rung often enough, or is gone, which its connection tells
-            os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
         """Lets go of both memories."""

@@ -1,8 +1,9 @@
 """The memory through which the ranks of one host talk: every rank owns one segment, which only it writes.
 
-    head       magic, geometry, nonce
+    head       magic, geometry, nonce; where the nonce lies in private memory of the owner's, too
     line 1     asleep: whether I have to be woken by my bell
-    lines      one per local rank: how many slots of its lane I have taken; whether I wait until it takes more of mine
+    lines      one per local rank: how many slots of its lane I have taken; whether I wait until it takes more of mine;
+               whether I can read its private memory
     lanes      one per local rank: slots for frames from me to it; short payloads lie in the slot
     cells      pieces of longer payloads, on their way to one or several ranks
 
@@ -96,6 +97,10 @@ class Geometry:
         """The word that counts the news (frames that are no data) posted to ``local``."""
         return (2 + local) * LINE_WORDS + 2
 
+    def reads(self, local: int) -> int:
+        """The word that says that this rank can read private memory of ``local``."""
+        return (2 + local) * LINE_WORDS + 3
+
     def slot(self, local: int, index: int) -> int:
         """Byte offset of a slot of the lane to ``local``."""
         return self.lanes_at + (local * self.slots + index) * SLOT_BYTES
@@ -118,6 +123,8 @@ class Segment:
         cache, and taking it from there costs a writer three times as much as writing what has left it."""
         self.readers = [0] * geometry.cells
         """For how many peers a cell's content is meant that have not taken it yet."""
+        self.proof = np.zeros(NONCE_BYTES, np.uint8)
+        """The nonce once more, in memory that is nobody else's."""
 
     def __repr__(self) -> str:
         return f"<Segment of {self.geometry.nbytes} bytes, {len(self.free)} of {self.geometry.cells} cells free>"
@@ -135,6 +142,8 @@ class Segment:
                 raise OSError(error.errno or errno.ENOMEM, text) from error
             segment = cls(geometry, fd, memory)
             segment.bytes[NONCE_AT : NONCE_AT + NONCE_BYTES] = nonce
+            segment.proof[...] = np.frombuffer(nonce, np.uint8)
+            segment.words[PROOF_AT], segment.words[PROOF_AT + 1] = os.getpid(), segment.proof.ctypes.data
             for word, value in enumerate(_head(geometry)):
                 segment.words[word] = value
             segment.words[ASLEEP] = 1
@@ -196,6 +205,8 @@ class Mapped:
 
 
 NONCE_AT: Final = 6 * WORD
+PROOF_AT: Final = 8
+"""The words that hold the owner's process and the address of its ``proof``."""
 
 
 def _head(geometry: Geometry) -> list[int]:

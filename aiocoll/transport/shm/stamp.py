@@ -58,7 +58,8 @@ class Views:
             if self.inline:
                 places = [at + INLINE_AT for at in lane.slots]
             else:
-                places = [geometry.cell(i) for i in range(geometry.cells)]
+                cells = geometry.cells if self.nbytes <= geometry.cell_bytes else 0
+                places = [geometry.cell(i) for i in range(cells)]
             seen = self._seen[lane] = [self._view(memory, at) for at in places]
         return seen
 
@@ -91,5 +92,5 @@ class Stamp:
 
     @staticmethod
     def fits(meta: bytes, nbytes: int, geometry: Geometry) -> bool:
-        """Whether such a frame takes one slot and one piece."""
+        """Whether such a frame takes one slot and one cell at most."""
         return len(meta) <= META_BYTES and nbytes <= geometry.cell_bytes

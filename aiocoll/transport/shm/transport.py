@@ -51,7 +51,7 @@ class ShmTransport:
         self.loop, self.rank = loop, rank
         self.segment = shared.segment
         self._bell = shared.bell_fd
-        self.peers = shared.peers
+        self.peers, self.private = shared.peers, shared.private
         self.geometry: Geometry = self.segment.geometry
         self.made: dict[int, ShmLink] = {}
         self._links: list[ShmLink] = []
@@ -230,9 +230,12 @@ class ShmTransport:
 
     # -- memory
 
-    def stamp(self, kind: int, group: int, step: int, meta: bytes, dtype: np.dtype[Any], count: int) -> Stamp | None:
-        """What such frames have in common, or None where they do not fit a slot and a piece."""
-        if not Stamp.fits(meta, count * dtype.itemsize, self.geometry):
+    def stamp(
+        self, kind: int, group: int, step: int, meta: bytes, dtype: np.dtype[Any], count: int, private: bool = False
+    ) -> Stamp | None:
+        """What such frames have in common, or None where they do not fit a slot and a piece. ``private`` ones are not
+        to lie in a cell."""
+        if not Stamp.fits(meta, 0 if private else count * dtype.itemsize, self.geometry):
             return None
         views = self._views.get((dtype, count))
         if views is None:

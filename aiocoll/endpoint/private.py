@@ -1,0 +1,95 @@
+"""Showing long data to ranks that can read this rank's private memory: it is copied once, by who gets it.
+
+The rule: only these verbs give a peer the address of private memory, and what lies there stays as it is until the verb
+is over. Who receives notices nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ..buffers import flat_bytes
+from ..transport.shm.private import address_of
+from ..transport.shm.slot import PRIVATE
+from ..wire import frame
+from .near import All, Near
+from .operations import DONE, Operation, Sending, cost
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PRIVATE_BYTES_MIN: Final = 3 << 19
+"""Shorter payloads are copied twice: in the caches that is quicker than what the kernel does for each page."""
+PRIVATE_BYTES_MAX: Final = 16 << 20
+"""Longer ones go in blocks, since they count against the bound on unreceived bytes."""
+
+
+class Private(Near):
+    """The verbs of a channel that show private memory."""
+
+    __slots__ = ()
+
+    def send(self, peer: int, data: Any, meta: bytes = b"") -> Awaitable[None]:
+        """Sends ``data`` in any way."""
+        raise NotImplementedError
+
+    def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
+        """Sends the same to every other member in any way."""
+        raise NotImplementedError
+
+    def exposes(self, data: Any, to: int | None = None) -> bool:
+        """Whether ``expose`` would copy nothing: the others (or ``to`` alone) read ``data`` where it lies."""
+        if not isinstance(data, np.ndarray) or not PRIVATE_BYTES_MIN <= data.nbytes <= PRIVATE_BYTES_MAX:
+            return False
+        endpoint = self.call.endpoint
+        memory, near = endpoint.memory, endpoint.near
+        if memory is None or data.nbytes > endpoint.inbox.bound // 4:
+            return False
+        for peer in self._others(to):
+            link = near[self.ranks[peer]]
+            if link is None or not link.ready or not link.outlane.private:
+                return False
+        return not memory.heap.arenas or memory.heap.find(data) is None
+
+    def expose(self, data: Any, meta: bytes = b"", to: int | None = None) -> Awaitable[None]:
+        """Sends the same to every other member (or ``to`` alone), which reads it where it lies, if it can."""
+        if not self.exposes(data, to):
+            return self.publish(data, meta) if to is None else self.send(to, data, meta)
+        started = [self._expose(peer, data, meta) for peer in self._others(to)]
+        waiting = [each for each in started if each is not None]
+        return All(*waiting) if waiting else DONE
+
+    def _others(self, to: int | None) -> Sequence[int]:
+        return [peer for peer in range(self.size) if peer != self.rank] if to is None else (to,)
+
+    def _expose(self, peer: int, data: NDArray[Any], meta: bytes) -> Operation | None:
+        """Sends the address of ``data``; None if that is over already."""
+        call = self.call
+        endpoint, world = call.endpoint, self.ranks[peer]
+        link, inbox = endpoint.near[world], endpoint.inbox
+        if link is None or not link.ready or call.error is not None:
+            return self.send_usual(peer, data, meta)
+        step = call.sent.get(world, 0)
+        stamp = self._stamp(step, data, meta, True)
+        whole = call.greeting + meta if step == 0 else meta
+        price = cost(whole, data.nbytes)
+        if not inbox.count(world, price):
+            return self.send_usual(peer, data, meta)
+        sending = Sending(call, world)
+        sending.price = price
+        call.sent[world] = step + 1
+        if (
+            stamp is None
+            or stamp.dtype is not data.dtype
+            or not link.outlane.lend(stamp, call.number, data, address_of(data), sending, PRIVATE)
+        ):
+            view = flat_bytes(data)
+            queued = link.outlane.send(frame.DATA, call.scope.id, call.number, step, whole, view, True)
+            if queued is None:
+                return None
+            queued.sent = sending
+        call.sendings.append(sending)
+        return sending
