@@ -21,7 +21,7 @@ from .operations import DONE, Operation, Sending, cost
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PRIVATE_BYTES_MIN: Final = 3 << 19
+PRIVATE_BYTES_MIN: Final = 1 << 20
 """Shorter payloads are copied twice: in the caches that is quicker than what the kernel does for each page."""
 PRIVATE_BYTES_MAX: Final = 16 << 20
 """Longer ones go in blocks, since they count against the bound on unreceived bytes."""
