@@ -170,7 +170,7 @@ class Near:
         step, stamp = call.received.get(world, 0), None
         if (step, into.nbytes) not in call.stamps:
             stamp = self._stamp(step, into, meta)
-        if call.stamps[step, into.nbytes] is None:  # too long for a cell
+        if call.stamps.get((step, into.nbytes)) is None:  # too long for a cell, or nobody shares memory
             link = call.endpoint.near[world]
             stamp = self._stamp(step, into, meta, True) if link is not None and link.inlane.private else None
             if stamp is None:

@@ -237,6 +237,8 @@ class Calls:
         if refused is not None:
             self._forget(call.number, call.description)
             raise refused
+        scope = self._scope
+        scope.troubled = bool(scope.refused) or scope.broken is not None  # a refusal troubles one call only
 
     # -- calls that come again
 
