@@ -265,15 +265,16 @@ class Channel(Private):
             both_near = self.combine_near(peer, x, op, left)
             if both_near is not None:
                 return both_near
-        theirs = self.scratch(x)
-        both = self.exchange(peer, x, peer, theirs)
-        return self._combined(both, *((theirs, x) if left else (x, theirs)), x, op)
+        room = self.call.endpoint.segments.get(x.nbytes)  # not for the whole call: there may be many blocks
+        theirs = room.view(x.dtype) if x.nbytes else x
+        return self._combined(self.exchange(peer, x, peer, theirs), room, theirs, x, op, left)
 
     async def _combined(
-        self, both: Awaitable[None], left: NDArray[Any], right: NDArray[Any], out: NDArray[Any], op: Op
+        self, both: Awaitable[None], room: NDArray[np.uint8], theirs: NDArray[Any], x: NDArray[Any], op: Op, left: bool
     ) -> None:
         await both
-        op.fold(left, right, out)
+        op.fold(*((theirs, x) if left else (x, theirs)), x)
+        self.call.endpoint.segments.give(room)
 
     def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends the same to every other member."""
