@@ -9,7 +9,7 @@
     news         the words of errors that travel
     inquiry      what the others answer when an operation is late
     scope        what is kept of one group: members, calls under way, calls that are over
-    failure      refusals, broken groups, lost peers, timeouts: how bad news travels
+    failure      how bad news travels, and how a group breaks; refusals, losses and lateness are its parts
     core         the Endpoint that holds them together
 
 The rule: everything here is synchronous and runs in the thread of the loop; a verb waits by parking one future.

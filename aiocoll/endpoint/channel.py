@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..buffers import flat_bytes
+from ..errors import AiocollError
 from ..wire import frame
 from .near import LENT_BYTES_MIN, All, Wanted
 from .operations import DONE, FoldReceive, Operation, Parcel, Receive, Sending, Take
 from .private import Private
+from .scope import NAMED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,6 +95,11 @@ class Call:
         """The first word of its label."""
         return self._label.partition(" ")[0]
 
+    def where(self) -> dict[str, Any]:
+        """This call as the one in which an error was raised."""
+        number = self.number if self.number < NAMED else None
+        return {"group": self.scope.label, "collective": self.collective, "call": number}
+
     @property
     def deadline(self) -> float:
         """On the loop's clock; it runs from the moment in which the call has to wait for the first time."""
@@ -124,6 +131,8 @@ class Call:
         if self.error is not None:
             return
         self.error = error
+        if isinstance(error, AiocollError):
+            error.at(**self.where())
         self.endpoint.inbox.forget_call(self)
         for sending in self.sendings:
             if not sending.done:

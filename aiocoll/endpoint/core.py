@@ -160,8 +160,8 @@ class Endpoint(Waiting):
     def waiting(self) -> bool:
         return bool(self.parked)
 
-    def lost(self, peer: int, reason: str) -> None:
-        self.failure.lost(peer, reason)
+    def lost(self, peer: int, reason: str, *, certain: bool = True) -> None:
+        self.failure.lost(peer, reason, certain=certain)
 
     def link(self, peer: int) -> Link:
         """The link to a world rank; made when first used."""

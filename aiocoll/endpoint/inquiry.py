@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CollectiveTimeoutError, MismatchError
 from .message import MessageSend
+from .news import absentees
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -93,8 +94,9 @@ class Inquiry:
                 error = MismatchError(
                     f"ranks made different calls under one number ({call.label} of group {scope.label!r}), and waited "
                     f"{elapsed:.1f} s for one another: rank {scope.rank} made [{call.description}], "
-                    f"rank {scope.index[world]} made [{made}]"
-                )
+                    f"rank {scope.index[world]} made [{made}]",
+                    rank=scope.index[world], world_rank=world, **call.where(),
+                )  # fmt: skip
                 failure.break_group(scope, error, call=call)
                 return
         if not self.final:
@@ -109,10 +111,10 @@ class Inquiry:
             f"{call.label} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s (timeout "
             f"{call.timeout:g} s); {who}. Look at what they do, or pass a longer timeout="
         )
-        ranks = tuple(scope.index[world] for world in missing)
-        failure.break_group(
-            scope, CollectiveTimeoutError(text, missing=ranks, operation=call.label, elapsed=elapsed), call=call
+        late = CollectiveTimeoutError(
+            text, operation=call.label, elapsed=elapsed, **absentees(scope, missing), **call.where()
         )
+        failure.break_group(scope, late, call=call)
 
     def _conclude_send(self, send: MessageSend) -> None:
         scope = self.scope
@@ -129,7 +131,7 @@ class Inquiry:
             f"receiver takes nothing and more than the bound lies unreceived. {'; '.join(edges)}"
         )
         error = CollectiveTimeoutError(
-            text, missing=(scope.index[send.peer],), operation=send.describe(), elapsed=elapsed
+            text, operation=send.describe(), elapsed=elapsed, **absentees(scope, [send.peer])
         )
         scope.mailbox.stop_sending(send, error)
 

@@ -5,9 +5,21 @@ The rule: whatever somebody put into an error fits a control message.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import AiocollError, CollectiveTimeoutError, PeerLostError, UsageError
+from .. import errors
+from ..errors import (
+    AiocollError,
+    CollectiveTimeoutError,
+    GroupBrokenError,
+    MismatchError,
+    PeerLostError,
+    UsageError,
+    WireError,
+)
+from .scope import NAMED
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -17,29 +29,76 @@ _TEXT_MAX: Final = 8000
 
 def broken(scope: Scope, error: AiocollError, by: int) -> dict[str, Any]:
     """News that ``error`` broke a group, as rank ``by`` saw first; beside its text, the ranks in it are world ranks."""
-    news: dict[str, Any] = {"t": "broken", "class": type(error).__name__, "text": str(error), "by": by}
+    news: dict[str, Any] = {
+        "t": "broken", "class": type(error).__name__, "text": str(error), "by": by, "world": error.world_rank,
+        "collective": error.collective, "number": error.call,
+    }  # fmt: skip
     if isinstance(error, PeerLostError):
-        reason = scope.endpoint.failure.why(error.world_rank or 0)
-        news |= {"world": error.world_rank, "operation": error.operation, "reason": reason}
+        failure, world = scope.endpoint.failure, error.world_rank or 0
+        news |= {"operation": error.operation, "reason": failure.why(world), "sure": failure.certain(world)}
     elif isinstance(error, CollectiveTimeoutError):
         missing = [scope.ranks[rank] for rank in error.missing]
         news |= {"missing": missing, "operation": error.operation, "elapsed": error.elapsed}
     return news
 
 
+def received(scope: Scope, number: int, news: dict[str, Any]) -> AiocollError:
+    """The error that ``broken`` tells of, as this rank sees it; raises WireError for a rank that does not exist.
+    ``number``: that of the call that failed, or -1."""
+    text, operation = str(news.get("text")), str(news.get("operation") or "")
+    kind = getattr(errors, str(news.get("class")), GroupBrokenError)
+    endpoint = scope.endpoint
+    world = None if news.get("world") is None else int(news["world"])
+    if world is None and kind is PeerLostError or world is not None and not 0 <= world < endpoint.size:
+        raise WireError(f"news of world rank {world}, which does not exist")
+    if kind is PeerLostError and world is not None:
+        endpoint.failure.hearsay(world, str(news.get("reason") or text), certain=bool(news.get("sure", True)))
+        return endpoint.failure.loss(world, scope, operation, endpoint.failure.why(world))
+    where: dict[str, Any] = dict(
+        rank=None if world is None else scope.index.get(world), world_rank=world, group=scope.label,
+        collective=str(news.get("collective") or ""), call=None if news.get("number") is None else int(news["number"]),
+    )  # fmt: skip
+    if kind is CollectiveTimeoutError:
+        missing = tuple(scope.index[world] for world in news.get("missing") or () if world in scope.index)
+        elapsed = float(news.get("elapsed") or 0.0)
+        return CollectiveTimeoutError(text, operation=operation, elapsed=elapsed, missing=missing, **where)
+    if kind is MismatchError:
+        return MismatchError(text, **{**where, **called(scope, number, where["collective"])})
+    return GroupBrokenError(text, **where)
+
+
+def called(scope: Scope, number: int, otherwise: str) -> dict[str, Any]:
+    """What this rank called under a number (or ``otherwise``), as the call of which an error speaks."""
+    under_way = scope.calls.get(number)
+    description = otherwise if under_way is None else under_way.description
+    collective = (scope.over.get(number) or description).partition(" ")[0]
+    return {"collective": collective, "call": number if 0 <= number < NAMED else None}
+
+
+def absentees(scope: Scope, worlds: Sequence[int]) -> dict[str, Any]:
+    """Those that have not arrived (world ranks), as an error names them: the one of whom it speaks, if it is one."""
+    missing = tuple(scope.index[world] for world in worlds)
+    one = len(missing) == 1
+    return {"missing": missing, "rank": missing[0] if one else None, "world_rank": worlds[0] if one else None}
+
+
 def renewed(error: AiocollError, operation: str) -> AiocollError:
-    """The same error for one more call."""
-    if isinstance(error, PeerLostError):
+    """The same error for one more call; a mismatch goes on speaking of the call in which ranks differed."""
+    fresh = copy.copy(error)
+    if isinstance(fresh, PeerLostError):
         text = str(error).rpartition("; here in ")[0] or str(error)
-        return PeerLostError(
-            f"{text}; here in {operation}", rank=error.rank, world_rank=error.world_rank, host=error.host,
-            pid=error.pid, operation=operation,
-        )  # fmt: skip
-    if isinstance(error, CollectiveTimeoutError):
-        return CollectiveTimeoutError(
-            str(error), missing=error.missing, operation=error.operation, elapsed=error.elapsed
-        )
-    return type(error)(str(error))
+        fresh.args = (f"{text}; here in {operation}",)
+        fresh.operation = operation
+    if not isinstance(fresh, MismatchError):
+        fresh.collective, fresh.call = "", None
+    return fresh
+
+
+def consequence(error: AiocollError, text: str) -> GroupBrokenError:
+    """What calls raise that ``error`` has broken without being theirs."""
+    return GroupBrokenError(
+        text, rank=error.rank, world_rank=error.world_rank, group=error.group, missing=error.missing, cause=error
+    )
 
 
 def sayable(text: object) -> str:

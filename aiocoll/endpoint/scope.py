@@ -104,6 +104,10 @@ class Scope:
         member = self.endpoint.members[self.endpoint.rank]
         return f"rank {self.rank} ({member.host}, pid {member.pid})"
 
+    def mine(self) -> dict[str, Any]:
+        """This rank as the one of whom an error speaks."""
+        return {"rank": self.rank, "world_rank": self.endpoint.rank}
+
     @property
     def last(self) -> str:
         """The call that was made last, in words."""

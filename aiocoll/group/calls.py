@@ -18,9 +18,9 @@ from ..algorithms import Algorithm
 from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
 from ..endpoint.channel import Call
-from ..endpoint.news import renewed
+from ..endpoint.news import consequence, renewed
 from ..endpoint.scope import NAMED
-from ..errors import AiocollError, GroupBrokenError, NotInitializedError, SerializationError, UsageError
+from ..errors import AiocollError, NotInitializedError, SerializationError, UsageError
 from ..ops import Op
 from ..transport.shm.transport import CALLS_PER_TURN
 from ..tuning import choose
@@ -75,9 +75,8 @@ class Calls:
             if not scope.raised:
                 scope.raised = True
                 raise renewed(scope.broken, what)
-            raise GroupBrokenError(
-                f"{what}: group {self.name!r} is broken on rank {scope.rank}: {scope.broken}", cause=scope.broken
-            )
+            text = f"{what}: group {self.name!r} is broken on rank {scope.rank}: {scope.broken}"
+            raise consequence(scope.broken, text)
 
     def _seconds(self, timeout: float | None, what: str) -> float:
         if timeout is None:

@@ -213,7 +213,7 @@ def _error(rank: int, data: bytearray, how: str, host: str) -> BaseException:
     except Exception:
         error = AiocollError(f"launch: rank {rank} raised {report['class']}: {report['message']}")
     error.add_note(note)
-    if not hasattr(error, "rank"):
+    if getattr(error, "rank", None) is None:
         with contextlib.suppress(TypeError):  # a class without a __dict__
             vars(error)["rank"] = rank
     return error

@@ -1,0 +1,69 @@
+"""What becomes of an operation whose deadline has passed, and what this rank tells others that wait for it.
+
+The rule: a receive of a message is only withdrawn; for everything else the other members are asked first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CollectiveTimeoutError
+from .inquiry import Inquiry
+from .message import MessageReceive, MessageSend
+from .news import absentees
+from .operations import Operation
+
+if TYPE_CHECKING:
+    from .channel import Call
+    from .core import Endpoint
+    from .scope import Scope
+
+
+class Lateness:
+    """The deadlines of one endpoint that have passed."""
+
+    endpoint: Endpoint
+
+    def __init__(self) -> None:
+        self.inquiries: dict[int, Inquiry] = {}
+        self._next_inquiry = 0
+
+    def late(self, operation: Operation) -> None:
+        """The deadline of something that waits has passed."""
+        call = operation.call
+        if isinstance(operation, MessageReceive):
+            operation.scope.mailbox.withdraw(operation)
+            elapsed = self.endpoint.loop.time() - operation.began
+            scope = operation.scope
+            missing = [] if operation.source is None else [operation.source]
+            text = (
+                f"{operation.describe()} on rank {scope.rank} of {scope.label!r} timed out after {elapsed:.1f} s: "
+                "no such message came; the receive is withdrawn and nothing is broken"
+            )
+            what = operation.describe()
+            operation.finish(CollectiveTimeoutError(text, operation=what, elapsed=elapsed, **absentees(scope, missing)))
+        elif call is not None or isinstance(operation, MessageSend):
+            subject = call if call is not None else operation
+            if any(inquiry.subject is subject and inquiry.final for inquiry in self.inquiries.values()):
+                return
+            self._inquire(subject)  # type: ignore[arg-type]
+
+    def look(self, call: Call, peers: list[int]) -> None:
+        """A call has waited long for ``peers``, and may do so: asks them only whether it is their call, too."""
+        self._inquire(call, peers)
+
+    def _inquire(self, subject: Call | MessageSend, peers: list[int] | None = None) -> None:
+        self._next_inquiry += 1
+        inquiry = self.inquiries[self._next_inquiry] = Inquiry(
+            self.endpoint.failure, self._next_inquiry, subject, peers
+        )
+        inquiry.begin()
+
+    def _status(self, scope: Scope | None, call: int) -> dict[str, Any]:
+        """What this rank tells one that asks why it waits."""
+        waits = [[what, peer] for what, peer in self.endpoint.waiting_for()[:20]]
+        if scope is None:
+            return {"here": False, "last": "not in this group (any more)", "waits": waits}
+        under_way = scope.calls.get(call)
+        description = under_way.description if under_way is not None else scope.over.get(call)
+        return {"here": description is not None, "made": description, "last": scope.last, "waits": waits}
