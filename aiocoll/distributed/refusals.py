@@ -26,5 +26,6 @@ def documented(error: UsageError) -> UsageError:
     if isinstance(error, RuntimeError | AssertionError | TypeError):
         return error
     fresh = RuntimeUsageError(*error.args)
+    vars(fresh).update(vars(error))
     fresh.__cause__ = error
     return fresh

@@ -46,6 +46,8 @@ class Refusals:
             if not isinstance(error, (UsageError, SerializationError)):
                 error = wrap(error, f"{call.label}: rank {call.scope.rank} failed: {type(error).__name__}: {error}")
             self.tell_refusal(call.scope, call.number, error)
+            if isinstance(error, AiocollError) and error.rank is None:
+                error.rank, error.world_rank = call.scope.rank, self.endpoint.rank
             call.fail(error)
 
     def tell_refusal(self, scope: Scope, number: int, error: BaseException) -> None:

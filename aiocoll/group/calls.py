@@ -78,6 +78,13 @@ class Calls:
             text = f"{what}: group {self.name!r} is broken on rank {scope.rank}: {scope.broken}"
             raise consequence(scope.broken, text)
 
+    def _says(self, error: BaseException, collective: str, number: int = NAMED) -> None:
+        """An error that leaves a call says which one it leaves, and who refused it."""
+        if isinstance(error, AiocollError):
+            error.at(self.name, collective, number if 0 <= number < NAMED else None)
+            if error.rank is None and isinstance(error, (UsageError, SerializationError)):
+                error.rank, error.world_rank = self._scope.rank, self._endpoint.rank
+
     def _seconds(self, timeout: float | None, what: str) -> float:
         if timeout is None:
             return self.timeout
@@ -122,6 +129,7 @@ class Calls:
         if turn.error is not None:
             if turn.number >= 0 and isinstance(turn.error, UsageError):
                 return self._refused(turn, turn.error)
+            self._says(turn.error, turn.collective, turn.number)
             return failing(turn.error)
         try:
             seconds = self._seconds(timeout, turn.collective)
@@ -145,6 +153,7 @@ class Calls:
     def _refused(self, turn: Turn, error: UsageError | SerializationError) -> Posted[Any]:
         """This rank refuses a call: so do all, and awaiting it raises ``error``."""
         scope = self._scope
+        self._says(error, turn.collective, turn.number)
         self._endpoint.failure.tell_refusal(scope, turn.number, error)
         self._forget(turn.number, turn.collective)
         return failing(error)
@@ -185,7 +194,13 @@ class Calls:
         """Runs one call, and gives what ``then`` makes of its result."""
         call = Call(self._scope, turn.number, turn.label, description, seconds)
         result = await self._live(call, body, call.channel())
-        return result if then is None else then(result)
+        if then is None:
+            return result
+        try:
+            return then(result)
+        except AiocollError as error:
+            self._says(error, turn.collective, turn.number)
+            raise
 
     async def _live(self, call: Call, run: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         """One call from its first step to its end; its channel is the first of the arguments."""
@@ -208,7 +223,7 @@ class Calls:
         except BaseException as error:
             endpoint.failure.failed(call, error)
             if call.error is not None and call.error is not error:
-                raise call.error from error
+                raise call.error  # noqa: B904  (which has a cause of its own, if any; what came second is its context)
             raise
         finally:
             call.over()
@@ -231,11 +246,15 @@ class Calls:
 
     def _may_begin(self, call: Call) -> None:
         """Raises where a call that was made cannot begin."""
-        self._usable(call.collective, call.number)
-        refused = self._scope.refused.pop(call.number, None)
-        if refused is not None:
-            self._forget(call.number, call.description)
-            raise refused
+        try:
+            self._usable(call.collective, call.number)
+            refused = self._scope.refused.pop(call.number, None)
+            if refused is not None:
+                self._forget(call.number, call.description)
+                raise refused
+        except AiocollError as error:
+            self._says(error, call.collective, call.number)
+            raise
         scope = self._scope
         scope.troubled = bool(scope.refused) or scope.broken is not None  # a refusal troubles one call only
 

@@ -19,7 +19,7 @@ from ..buffers.layout import slices
 from ..endpoint.mailbox import ARRAY, OBJECT
 from ..endpoint.message import MessageReceive, MessageSend
 from ..endpoint.operations import Done
-from ..errors import MismatchError, SerializationError, UsageError
+from ..errors import AiocollError, MismatchError, SerializationError, UsageError
 from ..wire.codec import parse
 from .objects import Objects
 from .packing import Packed, array_of, direct, value_of
@@ -62,6 +62,7 @@ class Messages(Objects):
         except SerializationError as error:
             text = np.frombuffer(str(error).encode()[:4096], np.uint8)
             sending = self._sent("send_object", dst, tag, _REFUSED_META, text, timeout)
+            self._says(error, "send_object")
             return Posted(_then_raise(sending, error), lambda _: sending.close(), "send_object")
         return self._sent("send_object", dst, tag, _OBJECT_META, data, timeout)
 
@@ -75,13 +76,16 @@ class Messages(Objects):
         self._counts[what] = self._counts.get(what, 0) + 1
         payload = data.data if data.nbytes else None
         operation = scope.mailbox.send(peer, number, meta, payload, seconds)
-        return Posted(self._send(operation, data), lambda _: self._keep_sending(operation), what)
+        return Posted(self._send(what, operation, data), lambda _: self._keep_sending(operation), what)
 
-    async def _send(self, operation: MessageSend | Done, data: Array) -> None:
+    async def _send(self, what: str, operation: MessageSend | Done, data: Array) -> None:
         try:
             await operation
         except (asyncio.CancelledError, GeneratorExit):
             self._keep_sending(operation)
+            raise
+        except AiocollError as error:
+            self._says(error, what)
             raise
 
     def _keep_sending(self, operation: MessageSend | Done) -> None:
@@ -117,11 +121,14 @@ class Messages(Objects):
         return Posted(self._receive_object(receive), lambda _: self._withdraw(receive), "recv_object")
 
     async def _receive_object(self, receive: MessageReceive) -> Any:
-        message = await self._arrived(receive)
+        message = await self._arrived(receive, "recv_object")
         source = self._scope.index[message.source]
         if message.meta[:1] == b"R":
             text = bytes(message.data).decode(errors="replace")
-            raise SerializationError(f"recv_object: rank {source} could not serialise what it wanted to send: {text}")
+            raise SerializationError(
+                f"recv_object: rank {source} could not serialise what it wanted to send: {text}", rank=source,
+                world_rank=message.source, group=self.name, collective="recv_object",
+            )  # fmt: skip
         return self._loaded(message.data, source, "recv_object")
 
     def _received(
@@ -144,7 +151,7 @@ class Messages(Objects):
             return direct(straight, came)
 
         receive = self._posted(what, src, tag, ARRAY, timeout, fit)
-        return Posted(self._receive(receive, target, out, give), lambda _: self._withdraw(receive), what)
+        return Posted(self._receive(what, receive, target, out, give), lambda _: self._withdraw(receive), what)
 
     def _posted(
         self, what: str, src: int | None, tag: int | None, kind: int, timeout: float | None,
@@ -158,17 +165,20 @@ class Messages(Objects):
         self._counts[what] = self._counts.get(what, 0) + 1
         return scope.mailbox.receive(MessageReceive(scope, source, number, kind, seconds, fit))
 
-    async def _arrived(self, receive: MessageReceive) -> Any:
+    async def _arrived(self, receive: MessageReceive, what: str) -> Any:
         try:
             return await receive
         except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
             self._withdraw(receive)
             raise
+        except AiocollError as error:
+            self._says(error, what)
+            raise
 
     async def _receive(
-        self, receive: MessageReceive, target: Array | None, out: Any, give: Callable[[Any, Any], Any]
+        self, what: str, receive: MessageReceive, target: Array | None, out: Any, give: Callable[[Any, Any], Any]
     ) -> Any:
-        message = await self._arrived(receive)
+        message = await self._arrived(receive, what)
         if target is None:
             return give(value_of(message.meta, message.data), message)
         if not message.direct:

@@ -67,8 +67,9 @@ class Objects(Movement):
             return loads(data, allow_pickle=self._settings.allow_pickle)
         except SerializationError as error:
             raise SerializationError(
-                f"{what}: rank {self._scope.rank} cannot load the object of rank {source}: {error}"
-            ) from error
+                f"{what}: rank {self._scope.rank} cannot load the object of rank {source}: {error}", rank=source,
+                world_rank=self._scope.ranks[source], group=self.name, collective=what,
+            ) from error  # fmt: skip
 
     def broadcast_object(
         self, obj: Any = None, root: int = 0, *, timeout: float | None = None, name: str | None = None

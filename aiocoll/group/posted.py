@@ -108,6 +108,7 @@ def when_awaited(method: Callable[P, Posted[T]]) -> Callable[P, Posted[T]]:
         try:
             return method(*args, **kwargs)
         except AiocollError as error:
+            args[0]._says(error, method.__name__)  # type: ignore[attr-defined]  # a group's method
             return failing(error)
 
     return made

@@ -106,6 +106,7 @@ class Work(Generic[T]):
                 f"{name} is still running {waited:.3f} s after its start (this wait was given {timeout:g} s); "
                 "it goes on: wait again, or cancel() it",
                 operation=name,
+                collective=name,
                 elapsed=waited,
             ) from None
 
