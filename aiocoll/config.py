@@ -36,6 +36,12 @@ class Settings:
     """Payloads that are folded while they arrive are folded in pieces of this size, which stay in cache."""
     look_seconds: float = 1.0
     """A collective that waits so long asks those it waits for, once, whether they made the same call."""
+    lost_seconds: float = 10.0
+    """After so long a silence of its host, to which it was asked, a rank on another host is lost."""
+    stall_seconds: float = 10.0
+    """A call that waits so long says in the log, once, whom it waits for; 0 for never."""
+    trace_dir: str = ""
+    """Where a rank writes down what it knows when a group breaks; empty: nowhere."""
     breath_seconds: float = 0.002
     """Long local work gives the event loop a turn as soon as the loop's present round has lasted so long."""
     shm_cell_bytes: int = 256 << 10
@@ -54,8 +60,8 @@ class Settings:
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _HOST, _SPIN_US, _UNRECEIVED_BYTES,
-        _SEGMENT_BYTES, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS,
-        _SHM_SPIN_US, _SHM_CMA."""
+        _SEGMENT_BYTES, _LOST_SECONDS, _STALL_SECONDS, _TRACE_DIR, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS,
+        _SHM_SECONDS, _SHM_SPIN_US, _SHM_CMA."""
         env = os.environ if environ is None else environ
         default = cls()
         return cls(
@@ -68,6 +74,9 @@ class Settings:
             shm_spin_seconds=_number(env, "AIOCOLL_SHM_SPIN_US", default.shm_spin_seconds * 1e6, least=0.0) * 1e-6,
             unreceived_bytes_max=int(_number(env, "AIOCOLL_UNRECEIVED_BYTES", default.unreceived_bytes_max, least=1)),
             segment_bytes=int(_number(env, "AIOCOLL_SEGMENT_BYTES", default.segment_bytes, least=4096)),
+            lost_seconds=_number(env, "AIOCOLL_LOST_SECONDS", default.lost_seconds, least=1.0, most=1e6),
+            stall_seconds=_number(env, "AIOCOLL_STALL_SECONDS", default.stall_seconds, least=0.0),
+            trace_dir=env.get("AIOCOLL_TRACE_DIR", "").strip(),
             shm_cell_bytes=_pages(_number(env, "AIOCOLL_SHM_CELL_BYTES", default.shm_cell_bytes, least=4096, most=1e9)),
             shm_cells=int(_number(env, "AIOCOLL_SHM_CELLS", default.shm_cells, least=4, most=1e6)),
             shm_slots=int(_number(env, "AIOCOLL_SHM_SLOTS", default.shm_slots, least=2, most=1e6)),

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import observe
 from ..buffers import Scratch
 from ..config import Settings
 from ..errors import WireError
-from ..observe import emit
+from ..observe.flight import Flight
 from ..transport.base import Link, Transport
 from ..transport.inproc import Loopback
 from ..transport.shm.link import ShmLink
@@ -28,6 +29,7 @@ from .scope import Scope
 from .waiting import Waiting
 
 if TYPE_CHECKING:
+    from ..observe.dumping import Source
     from ..transport.shm.transport import ShmTransport
 
 
@@ -132,6 +134,12 @@ class Endpoint(Waiting):
         self.closed = False
         self.inbox = Inbox(self)
         self.failure = Failure(self)
+        self.flight = Flight()
+        """What happened here last."""
+        self.world = 0
+        """The group that this connection was made for."""
+        self.trace: Source | None = None
+        """Who writes down what is known here when a group breaks."""
         self._links: list[Link | None] = [None] * self.size
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_at = math.inf
@@ -191,13 +199,23 @@ class Endpoint(Waiting):
     def enter(self, id: int, ranks: tuple[int, ...], label: str) -> Scope:
         """This rank takes part in group ``id`` from now on."""
         scope = self.scopes[id] = Scope(self, id, ranks, label)
+        self.world = self.world or id
+        self.flight.entered(id, label)
+        self.note("group", group=label, rank=scope.rank, ranks=ranks)
         self.failure.entered(scope)
         return scope
 
     def leave(self, scope: Scope) -> None:
         """This rank is done with a group; what arrives for it from now on is dropped."""
         self.scopes.pop(scope.id, None)
+        self.note("group_left", group=scope.label, rank=scope.rank)
         self.inbox.forget_group(scope)
+
+    def note(self, kind: str, **facts: Any) -> None:
+        """Something happened that is worth a line: the flight recorder keeps it, and who listens hears it."""
+        self.flight.note(kind, facts)
+        if observe.active:
+            observe.emit(kind, **facts)
 
     # -- the end
 
@@ -231,8 +249,10 @@ class Endpoint(Waiting):
         if self._look_timer is not None:
             self._look_timer.cancel()
         self.transport.close()
+        self.note("endpoint_closed", rank=self.rank)
+        if self.trace is not None:
+            self.trace.close()
         self.scopes.clear()
-        emit("endpoint_closed", rank=self.rank)
 
 
 def _by_transport(nbytes: dict[Link, int]) -> dict[str, int]:

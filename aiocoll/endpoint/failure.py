@@ -18,7 +18,7 @@ from ..errors import (
     UsageError,
     WireError,
 )
-from ..observe import emit
+from ..observe.flight import words
 from ..wire import frame
 from ..wire.codec import pack_control
 from .lateness import Lateness
@@ -89,6 +89,9 @@ class Failure(Losses, Refusals, Lateness):
             elif not self.endpoint.inbox.gone(group):
                 self._early_refusals[group, call] = news
                 bound(self._early_refusals, _TOLD_MAX)
+        elif kind == "cut":
+            text = str(news.get("text"))
+            self.lost(peer, f"it has given up the connection to this rank, of which it says: {text}", certain=False)
         elif kind == "rejected":
             self._rejected(peer, group, call, news)
         elif kind == "rescinded":
@@ -124,7 +127,7 @@ class Failure(Losses, Refusals, Lateness):
         scope.broken, scope.troubled = error, True
         self.bad_news = True
         by = scope.rank if by is None else by
-        emit("broken", group=scope.label, rank=scope.rank, by=by, error=error)
+        self.endpoint.note("broken", group=scope.label, rank=scope.rank, by=by, error=error)
         news = broken(scope, error, by)
         number = scope.broken_call = number if call is None else call.number
         if isinstance(error, MismatchError) and number < NAMED:
@@ -137,6 +140,8 @@ class Failure(Losses, Refusals, Lateness):
                 for refused, refusal in scope.refusals.items():  # a refusal may have ended our program
                     self.tell(peer, scope.id, refused, refusal)
                 self.tell(peer, scope.id, max(number, 0), {**news, "call": number >= 0})
+        if self.endpoint.trace is not None:
+            self.endpoint.trace.failed(f"group {scope.label!r} broke: {words(error)}", self.endpoint.loop.call_soon)
         self._fail_pending(scope, error, number)
 
     def _fail_pending(self, scope: Scope, error: AiocollError, number: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import AiocollError, PeerLostError
-from ..observe import emit
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -75,7 +74,7 @@ class Losses:
             self.presumed.discard(peer)
         else:
             self.presumed.add(peer)
-        emit("peer_lost", rank=self.endpoint.rank, peer=peer, reason=reason)
+        self.endpoint.note("peer_lost", rank=self.endpoint.rank, peer=peer, reason=reason, certain=certain)
         for scope in list(self.endpoint.scopes.values()):
             if peer in scope.index:
                 self.break_group(scope, self.loss(peer, scope, "", reason))
@@ -88,6 +87,7 @@ class Losses:
         if peer in self.absent:
             return
         self.absent[peer] = reason
+        self.endpoint.note("peer_left", rank=self.endpoint.rank, peer=peer, reason=reason)
         inbox = self.endpoint.inbox
         for call in inbox.depart(peer):
             self.break_group(call.scope, self.loss(peer, call.scope, call.label))

@@ -116,7 +116,7 @@ class MessageSend(Outgoing):
 class MessageReceive(Operation):
     """A receive of one message; ``fit(meta, length)`` says where it goes, or raises MismatchError."""
 
-    __slots__ = ("began", "fit", "kind", "message", "order", "scope", "source", "tag", "timeout")
+    __slots__ = ("began", "fact", "fit", "kind", "message", "order", "scope", "source", "tag", "timeout")
 
     def __init__(
         self, scope: Scope, source: int | None, tag: int | None, kind: int, timeout: float,
@@ -127,6 +127,8 @@ class MessageReceive(Operation):
         self.scope, self.source, self.tag, self.kind, self.fit = scope, source, tag, kind, fit
         self.began, self.timeout = now, timeout
         self.message: Message | None = None
+        self.fact: Any = None
+        """What the flight recorder keeps of it."""
         self.order = scope.mailbox.next_order()
 
     def describe(self) -> str:

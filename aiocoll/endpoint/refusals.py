@@ -54,6 +54,7 @@ class Refusals:
         """The call ``number`` is refused here; the other members' calls of that number are the ones refused."""
         name = type(error).__name__ if isinstance(error, (UsageError, SerializationError)) else "UsageError"
         news = {"t": "refused", "class": name, "text": str(error), "by": scope.rank}
+        self.endpoint.note("refused", group=scope.label, rank=scope.rank, call=number, by=scope.rank, error=error)
         for peer in scope.others():
             self.tell(peer, scope.id, number, news)
 
@@ -63,6 +64,7 @@ class Refusals:
         rank = by if isinstance(by, int) and 0 <= by < scope.size else None
         world = None if rank is None else scope.ranks[rank]
         error = kind(f"rank {by} refused this call: {news.get('text')}", rank=rank, world_rank=world)
+        self.endpoint.note("refused", group=scope.label, rank=scope.rank, call=number, by=by, error=error)
         scope.refusals[number] = news
         bound(scope.refusals, _REFUSALS_MAX)
         call = scope.calls.get(number)

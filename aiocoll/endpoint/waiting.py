@@ -169,6 +169,11 @@ class Waiting:
         if began is not None:
             self.waited_seconds += self.loop.time() - began
 
+    def waited(self, operation: Operation) -> float:
+        """For how many seconds an operation has slept."""
+        began = self._parked_at.get(operation)
+        return 0.0 if began is None else self.loop.time() - began
+
     def _arm(self, when: float) -> None:
         if self._sweep is not None:
             self._sweep.cancel()

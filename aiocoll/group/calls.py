@@ -21,6 +21,7 @@ from ..endpoint.channel import Call
 from ..endpoint.news import consequence, renewed
 from ..endpoint.scope import NAMED
 from ..errors import AiocollError, NotInitializedError, SerializationError, UsageError
+from ..observe.flight import CALL, ENDED, ERROR, words
 from ..ops import Op
 from ..transport.shm.transport import CALLS_PER_TURN
 from ..tuning import choose
@@ -209,6 +210,9 @@ class Calls:
         if scope.troubled or Forks.count != self._forks or (loop is not None and loop is not endpoint.loop):
             self._may_begin(call)
         scope.calls[call.number] = call
+        flight = endpoint.flight
+        fact = [CALL, flight.clock(), 0.0, scope.id, call._label, call.number, call.description, None]
+        flight.record(fact)
         if observe.active:
             observe.emit("call", group=self.name, rank=scope.rank, call=call.label, description=call.description)
         try:
@@ -218,15 +222,18 @@ class Calls:
             if call.error is not None:  # the group broke while the last step was on its way to the algorithm
                 raise call.error
         except (asyncio.CancelledError, GeneratorExit):
+            fact[ERROR] = "cancelled"
             endpoint.failure.cancelled(call)
             raise
         except BaseException as error:
+            fact[ERROR] = words(error)
             endpoint.failure.failed(call, error)
             if call.error is not None and call.error is not error:
                 raise call.error  # noqa: B904  (which has a cause of its own, if any; what came second is its context)
             raise
         finally:
             call.over()
+            fact[ENDED] = flight.clock()
             if observe.active:
                 ended = repr(call.error) if call.error is not None else None
                 observe.emit("called", group=self.name, rank=scope.rank, call=call.label, error=ended)

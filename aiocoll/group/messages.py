@@ -20,6 +20,7 @@ from ..endpoint.mailbox import ARRAY, OBJECT
 from ..endpoint.message import MessageReceive, MessageSend
 from ..endpoint.operations import Done
 from ..errors import AiocollError, MismatchError, SerializationError, UsageError
+from ..observe.flight import Entry
 from ..wire.codec import parse
 from .objects import Objects
 from .packing import Packed, array_of, direct, value_of
@@ -75,18 +76,22 @@ class Messages(Objects):
         seconds = self._seconds(timeout, what)
         self._counts[what] = self._counts.get(what, 0) + 1
         payload = data.data if data.nbytes else None
+        fact = self._endpoint.flight.message(scope.id, what, dst, number)
         operation = scope.mailbox.send(peer, number, meta, payload, seconds)
-        return Posted(self._send(what, operation, data), lambda _: self._keep_sending(operation), what)
+        return Posted(self._send(what, operation, data, fact), lambda _: self._keep_sending(operation), what)
 
-    async def _send(self, what: str, operation: MessageSend | Done, data: Array) -> None:
+    async def _send(self, what: str, operation: MessageSend | Done, data: Array, fact: Entry) -> None:
         try:
             await operation
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            self._endpoint.flight.over(fact, error)
             self._keep_sending(operation)
             raise
         except AiocollError as error:
+            self._endpoint.flight.over(fact, error)
             self._says(error, what)
             raise
+        self._endpoint.flight.over(fact)
 
     def _keep_sending(self, operation: MessageSend | Done) -> None:
         if isinstance(operation, MessageSend) and not operation.done and not self._endpoint.closed:
@@ -163,17 +168,24 @@ class Messages(Objects):
         number = None if tag is None else self._tag(tag, what)
         seconds = self._seconds(timeout, what)
         self._counts[what] = self._counts.get(what, 0) + 1
-        return scope.mailbox.receive(MessageReceive(scope, source, number, kind, seconds, fit))
+        receive = MessageReceive(scope, source, number, kind, seconds, fit)
+        receive.fact = self._endpoint.flight.message(scope.id, what, src, tag)
+        return scope.mailbox.receive(receive)
 
     async def _arrived(self, receive: MessageReceive, what: str) -> Any:
+        flight = self._endpoint.flight
         try:
-            return await receive
-        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+            message = await receive
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt) as error:
+            flight.over(receive.fact, error)
             self._withdraw(receive)
             raise
         except AiocollError as error:
+            flight.over(receive.fact, error)
             self._says(error, what)
             raise
+        flight.over(receive.fact)
+        return message
 
     async def _receive(
         self, what: str, receive: MessageReceive, target: Array | None, out: Any, give: Callable[[Any, Any], Any]
