@@ -13,16 +13,19 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from .config import Settings
 from .endpoint import Endpoint, Member
+from .endpoint.snapshot import snapshot
 from .errors import AiocollError, UsageError
 from .group import Group
 from .group.calls import identifier
 from .observe import report
+from .observe.dumping import Source
 from .place import Place, detect
 from .rendezvous import Meeting, meet
 from .rendezvous.island import Island
@@ -206,6 +209,9 @@ class _Wanted:
             for rank, info in enumerate(meeting.members)
         )
         endpoint = Endpoint(meeting.rank, members, loop, transport, self.settings)
+        told = partial(snapshot, endpoint, job=self.place.job, restart=self.place.restart)
+        endpoint.trace = Source(told, endpoint.flight, self.settings.trace_dir)
+        endpoint.note("connected", rank=meeting.rank, size=meeting.size, name=self.name, transport=repr(transport))
         scope = endpoint.enter(identifier("world", meeting.world), tuple(range(meeting.size)), self.name)
         inquests: set[asyncio.Task[None]] = set()  # a loop holds its tasks only weakly
 
