@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..observe import dumping
 from .drivers import Driver
 from .group import SyncGroup
 from .leaving import leave_at_the_end
@@ -43,6 +44,7 @@ def connect(init_method: str | None = None, **options: Any) -> SyncGroup:
         driver.close()
         raise
     driver.serve(group._endpoint, group.local_size)
+    dumping.install()  # where the loop has a thread of its own, that thread could not
     joined_group = SyncGroup(group, driver)
     if group.size > 1 and group._endpoint.transport.name == "inproc":
         joined_group.close()

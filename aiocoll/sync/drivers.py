@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from .. import observe
 from ..cpus import usable_cpus
 from ..errors import NotInitializedError, UsageError
+from ..observe import dumping
 from .started import Started
 from .stepping import ABANDON_SECONDS_MAX, Continued, Make, T, abandon_task, as_task, coroutine_of, outcome, stop_loop
 from .work import Work
@@ -268,6 +269,7 @@ class Driver:
             else:
                 self.loop.call_soon_threadsafe(self.loop.stop)
                 self._thread.join()
+        dumping.put_back()
 
     def _wind_up(self) -> None:
         loop = self.loop
