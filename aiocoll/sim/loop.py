@@ -33,8 +33,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.random = random.Random(seed)
         self.on_deadlock = on_deadlock
         self.steps = 0
+        self.before_step: dict[int, Callable[[], None]] = {}
+        """Called before each step of a rank, by rank; it may hold the rank, and the step waits."""
         super().__init__(_Clock(self))
-        self._ready = _Drawn(self)
+        self._ready = self._drawn = _Drawn(self)
         self._set(0.0)
 
     def __repr__(self) -> str:
@@ -60,6 +62,14 @@ class SimLoop(asyncio.SelectorEventLoop):
         if not self._ready:
             raise DeadlockError(f"at t={self.now:g} s every rank waits and nothing can happen any more")
 
+    def hold(self, rank: int) -> None:
+        """Nothing of `rank` runs from now on; what it has to do piles up."""
+        self._drawn.hold(rank)
+
+    def release(self, rank: int) -> None:
+        """`rank` goes on with what has piled up."""
+        self._drawn.release(rank)
+
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """`func` runs here and now: threads would bring in an order that no seed controls."""
         future = self.create_future()
@@ -71,6 +81,12 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def _write_to_self(self) -> None:
         """There is no other thread to be woken by."""
+
+    def _make_self_pipe(self) -> None:
+        """Nor a socket to be woken through."""
+
+    def _close_self_pipe(self) -> None:
+        """There is none."""
 
 
 class _Clock(selectors.SelectSelector):
@@ -97,7 +113,10 @@ class _Drawn(deque[asyncio.Handle]):
         self._loop = loop
         self._queues: dict[int, deque[asyncio.Handle]] = {}
         self._waiting: list[int] = []  # ranks with something to do, in no particular but a reproducible order
+        self._held: set[int] = set()
         self._count = 0
+        self._nothing = asyncio.Handle(_nothing, (), loop)
+        self._nothing.cancel()
 
     def __len__(self) -> int:
         return self._count
@@ -108,7 +127,12 @@ class _Drawn(deque[asyncio.Handle]):
     def append(self, handle: asyncio.Handle) -> None:
         context: Mapping[Any, Any] = handle._context  # type: ignore[attr-defined]
         rank = context.get(rank_running, -1)
-        queue = self._queues.setdefault(rank, deque())
+        queue = self._queues.get(rank)
+        if queue is None:
+            queue = self._queues[rank] = deque()
+        if rank in self._held:
+            queue.append(handle)
+            return
         if not queue:
             self._waiting.append(rank)
         queue.append(handle)
@@ -116,8 +140,16 @@ class _Drawn(deque[asyncio.Handle]):
 
     def popleft(self) -> asyncio.Handle:
         waiting = self._waiting
+        if not waiting:  # those that had something to do when the round began are held since
+            return self._nothing
         place = int(self._loop.random.random() * len(waiting))
-        queue = self._queues[waiting[place]]
+        rank = waiting[place]
+        if rank in self._loop.before_step:
+            self._loop.before_step[rank]()
+            if rank in self._held:
+                return self._nothing
+            place = waiting.index(rank)
+        queue = self._queues[rank]
         handle = queue.popleft()
         if not queue:
             waiting[place] = waiting[-1]
@@ -126,10 +158,31 @@ class _Drawn(deque[asyncio.Handle]):
         self._loop.steps += 1
         return handle
 
+    def hold(self, rank: int) -> None:
+        """See SimLoop.hold."""
+        if rank not in self._held:
+            self._held.add(rank)
+            if rank in self._waiting:
+                self._waiting.remove(rank)
+                self._count -= len(self._queues[rank])
+
+    def release(self, rank: int) -> None:
+        """See SimLoop.release."""
+        if rank in self._held:
+            self._held.remove(rank)
+            queue = self._queues.get(rank)
+            if queue:
+                self._waiting.append(rank)
+                self._count += len(queue)
+
     def clear(self) -> None:
         self._queues.clear()
         self._waiting.clear()
         self._count = 0
+
+
+def _nothing() -> None:
+    return
 
 
 __all__ = ["SimLoop", "rank_running"]

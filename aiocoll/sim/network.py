@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from .. import observe
 from ..errors import UsageError
+from .faults import SlowLink
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Network:
     local_bandwidth: float | None = None
     jitter: float = 0.0
     generator: random.Random = field(default_factory=random.Random)
+    slow: list[SlowLink] = field(init=False, default_factory=list)
     sent: list[Traffic] = field(init=False)
     _leaving: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
     _arriving: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
@@ -62,14 +64,25 @@ class Network:
 
     def delay(self, src: int, dst: int, nbytes: int, now: float) -> float:
         """The time at which a message that is sent now has arrived whole."""
-        assert self.hosts is not None
         self.sent[src].frames += 1
         self.sent[src].nbytes += nbytes
         if observe.active:
             observe.emit("sent", transport="sim", rank=src, peer=dst, nbytes=nbytes, at=now)
-        here, there = self.hosts[src], self.hosts[dst]
         if src == dst:
             return now
+        if self.slow:
+            return now + self._slowed(src, dst, self._arrival(src, dst, nbytes, now) - now, now)
+        return self._arrival(src, dst, nbytes, now)
+
+    def _slowed(self, src: int, dst: int, seconds: float, now: float) -> float:
+        for link in self.slow:
+            if (link.src, link.dst) == (src, dst) and link.at <= now < link.until:
+                seconds = seconds * link.factor + link.latency
+        return seconds
+
+    def _arrival(self, src: int, dst: int, nbytes: int, now: float) -> float:
+        assert self.hosts is not None
+        here, there = self.hosts[src], self.hosts[dst]
         if here == there:
             local = self.latency if self.local_latency is None else self.local_latency
             speed = self.bandwidth if self.local_bandwidth is None else self.local_bandwidth

@@ -1,4 +1,4 @@
-"""Several ranks as tasks of one loop: start them, crash some, and settle what the run as a whole has come to.
+"""Several ranks as tasks of one loop: start them, stop some, and settle what the run as a whole has come to.
 
 Rule: the first failure that is nobody's consequence is the one that is raised, and no task is left behind.
 """
@@ -8,47 +8,26 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from ..errors import GroupBrokenError, PeerLostError, UsageError
+from ..errors import GroupBrokenError, PeerLostError
 from .loop import rank_running
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """A rank that stops as if its power were cut: `at` seconds after the start, or after `frames` more frames.
+class Stopped:
+    """What stands in the list of results for a rank that a fault has ended."""
 
-    Without either it is only expected that the rank dies, by its own hand.
-    """
-
-    rank: int
-    at: float | None = None
-    frames: int | None = None
-
-
-class _Crashed:
-    """What stands in the list of results for a rank that crashed as it was told to."""
+    def __init__(self, how: str) -> None:
+        self.how = how
 
     def __repr__(self) -> str:
-        return "CRASHED"
+        return self.how.upper()
 
 
-CRASHED: Final = _Crashed()
-
-
-def check_crashes(crashes: Iterable[Crash], size: int) -> tuple[Crash, ...]:
-    """The crashes as a tuple, at most one per rank; UsageError for what cannot happen."""
-    checked = tuple(crashes)
-    for crash in checked:
-        if not isinstance(crash, Crash) or not 0 <= crash.rank < size:
-            raise UsageError(f"{crash!r} is no crash of one of {size} ranks; give Crash(rank, at=seconds)")
-        if crash.at is not None and not 0 <= crash.at < math.inf:
-            raise UsageError(f"{crash!r}: at= is seconds after the start")
-    if len({crash.rank for crash in checked}) < len(checked):
-        raise UsageError(f"a rank crashes at most once: {checked!r}")
-    return checked
+CRASHED: Final = Stopped("crashed")
+FROZEN: Final = Stopped("frozen")
+CANCELLED: Final = Stopped("cancelled")
 
 
 class Ranks:
@@ -56,43 +35,69 @@ class Ranks:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.crashed: set[int] = set()
+        self.stopped: dict[int, Stopped] = {}
+        """How faults have ended ranks; one that is cancelled may still go its own way."""
         self.tasks: list[asyncio.Task[Any]] = []
+        self._over: list[asyncio.Future[None]] = []
+        self._still: set[int] = set()
         self.order: list[int] = []
         """Ranks in the order in which they ended."""
         self.verdict: BaseException | None = None
         """What the run came to when it is not a rank's own failure (a deadlock, say)."""
 
     def __repr__(self) -> str:
-        return f"<Ranks {self.size}: {len(self.order)} ended, crashed {sorted(self.crashed)}>"
+        return f"<Ranks {self.size}: {len(self.order)} ended, stopped {self.stopped}>"
 
     def start(self, one: Callable[[int], Coroutine[Any, Any, Any]]) -> None:
         """Makes a task of each `one(rank)`, in a context that says which rank it is."""
+        loop = asyncio.get_running_loop()
         for rank in range(self.size):
+            self._over.append(loop.create_future())
             context = contextvars.copy_context()
             context.run(rank_running.set, rank)
-            task = asyncio.get_running_loop().create_task(one(rank), name=f"rank {rank}", context=context)
-            task.add_done_callback(lambda _, rank=rank: self.order.append(rank))  # type: ignore[misc]
+            task = loop.create_task(one(rank), name=f"rank {rank}", context=context)
+            task.add_done_callback(lambda _, rank=rank: self._ended(rank))  # type: ignore[misc]
             self.tasks.append(task)
+
+    def _ended(self, rank: int) -> None:
+        self.order.append(rank)
+        if not self._over[rank].done():
+            self._over[rank].set_result(None)
 
     def ended(self) -> dict[int, str]:
         """How those that run no more have ended."""
-        return {rank: self._how(rank) for rank in self.order}
+        return {rank: self._how(rank) for rank in self.order} | {rank: "frozen" for rank in self.still()}
 
     def _how(self, rank: int) -> str:
         task = self.tasks[rank]
-        if rank in self.crashed:
-            return "crashed"
+        stopped = self.stopped.get(rank)
+        if stopped is not None and (stopped is not CANCELLED or task.cancelled()):
+            return "been cancelled" if stopped is CANCELLED else stopped.how
         if task.cancelled():
             return "been cancelled"
         error = task.exception()
         return "returned" if error is None else f"raised {type(error).__name__}"
 
+    def cancel(self, rank: int, how: Stopped) -> None:
+        """The program of `rank` is cancelled; unless that is all, it runs no further, and what it holds is the
+        caller's to cut."""
+        if not self.tasks[rank].done() and self.stopped.get(rank, CANCELLED) is CANCELLED:
+            self.stopped[rank] = how
+            self.tasks[rank].cancel(how.how)
+
     def crash(self, rank: int) -> None:
         """The program of `rank` runs no further; what it holds is the caller's to cut."""
-        if rank not in self.crashed and not self.tasks[rank].done():
-            self.crashed.add(rank)
-            self.tasks[rank].cancel("power cut")
+        self.cancel(rank, CRASHED)
+
+    def stand_still(self, rank: int) -> None:
+        """Nobody waits for the end of `rank` any more."""
+        self._still.add(rank)
+        if not self._over[rank].done():
+            self._over[rank].set_result(None)
+
+    def still(self) -> list[int]:
+        """Those that stand still and have not ended."""
+        return sorted(rank for rank in self._still if not self.tasks[rank].done())
 
     def stop(self, verdict: BaseException) -> None:
         """Ends the run with `verdict`."""
@@ -102,10 +107,10 @@ class Ranks:
             task.cancel(str(verdict).partition("\n")[0])
 
     async def wait(self, *, limit: float | None = None, grace: float | None = None) -> None:
-        """Until all have ended. After `limit` seconds, or `grace` seconds after a failure, those left are cancelled
-        and what they hung in becomes the verdict or a note to the failure."""
+        """Until all have ended, but for those that stand still. After `limit` seconds, or `grace` seconds after a
+        failure, those left are cancelled and what they hung in becomes the verdict or a note to the failure."""
         until = math.inf if limit is None else asyncio.get_running_loop().time() + limit
-        left = set(self.tasks)
+        left = set(self._over)
         while left:
             now = asyncio.get_running_loop().time()
             timeout = None if until == math.inf else max(0.0, until - now)
@@ -114,8 +119,12 @@ class Ranks:
                 self.stop(TimeoutError(f"ranks still ran after their time:\n{self.stacks()}"))
                 await asyncio.wait(left)
                 return
-            if grace is not None and any(not task.cancelled() and task.exception() for task in done):
+            if grace is not None and self._failed():
                 until = min(until, now + grace)
+
+    def _failed(self) -> bool:
+        ended = [task for task in self.tasks if task.done()]
+        return any(not task.cancelled() and task.exception() for task in ended)
 
     def stacks(self) -> str:
         """Where each rank that still runs stands."""
@@ -135,7 +144,7 @@ class Ranks:
         errors = [
             (self.tasks[rank].exception(), rank)
             for rank in self.order
-            if not self.tasks[rank].cancelled() and rank not in self.crashed
+            if not self.tasks[rank].cancelled() and not self._as_told(rank)
         ]
         failed = [(error, rank) for error, rank in errors if error is not None]
         causes = [pair for pair in failed if not isinstance(pair[0], PeerLostError | GroupBrokenError)] or failed
@@ -148,15 +157,20 @@ class Ranks:
             if others:
                 error.add_note("the others: " + ", ".join(f"rank {other} has {how}" for other, how in others.items()))
             return error
-        cancelled = [rank for rank in self.order if self.tasks[rank].cancelled() and rank not in self.crashed]
+        cancelled = [rank for rank in self.order if self.tasks[rank].cancelled() and not self._as_told(rank)]
         return asyncio.CancelledError(f"ranks {cancelled} were cancelled") if cancelled else None
 
+    def _as_told(self, rank: int) -> bool:
+        """Whether a fault has ended this rank."""
+        stopped = self.stopped.get(rank)
+        return stopped is not None and (stopped is not CANCELLED or self.tasks[rank].cancelled())
+
     def results(self) -> list[Any]:
-        """By rank, CRASHED for those that did as they were told; raises `failure` if there is one."""
+        """By rank, CRASHED and the like for those that a fault has ended; raises `failure` if there is one."""
         failure = self.failure()
         if failure is not None:
             raise failure
-        return [CRASHED if rank in self.crashed else task.result() for rank, task in enumerate(self.tasks)]
+        return [self.stopped[rank] if self._as_told(rank) else task.result() for rank, task in enumerate(self.tasks)]
 
 
-__all__ = ["CRASHED", "Crash", "Ranks", "check_crashes"]
+__all__ = ["CANCELLED", "CRASHED", "FROZEN", "Ranks", "Stopped"]

@@ -5,6 +5,8 @@ Rule: equal arguments give equal runs, bit for bit and step for step; nothing re
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -17,9 +19,11 @@ from ..errors import DeadlockError, UsageError
 from ..group import Group
 from ..transport.inproc import InprocTransport, Switch
 from .deadlock import explain
-from .loop import SimLoop
+from .faults import Crash, Fault, check_faults
+from .loop import SimLoop, rank_running
 from .network import Network, Traffic
-from .ranks import Crash, Ranks, check_crashes
+from .ranks import Ranks
+from .trouble import Trouble
 
 _WORLD: Final = 1  # the world's number on the wire; what is real about it elsewhere is that strangers do not guess it
 
@@ -34,12 +38,14 @@ def run(
     latency: float = 0.0,
     bandwidth: float = math.inf,
     crash: Crash | Iterable[Crash] | None = None,
+    faults: Fault | Iterable[Fault] | None = None,
     hosts: Sequence[int] | None = None,
     timeout: float = math.inf,
     settings: Settings | None = None,
     **network: Any,
 ) -> list[Any]:
-    """`await main(group)` on each of `size` ranks; the results by rank, CRASHED for those that `crash` stopped.
+    """`await main(group)` on each of `size` ranks; the results by rank, CRASHED (FROZEN, CANCELLED) for those that
+    `faults` ended for good (see `faults`; `crash` is another name for them).
 
     `latency` in seconds, `bandwidth` in bytes per second of each host's network card; `hosts` gives each rank's host
     (None: a host each); `network` are the other fields of `Network`: local_latency, local_bandwidth, jitter. `timeout`
@@ -48,13 +54,16 @@ def run(
     more.
     """
     return Simulation(
-        size, seed=seed, latency=latency, bandwidth=bandwidth, crash=crash, hosts=hosts, timeout=timeout,
-        settings=settings, **network,
+        size, seed=seed, latency=latency, bandwidth=bandwidth, crash=crash, faults=faults, hosts=hosts,
+        timeout=timeout, settings=settings, **network,
     ).run(main)  # fmt: skip
 
 
 class Simulation:
-    """One run, for those who want its numbers afterwards: `now` (seconds), `sent` (per rank), `steps`."""
+    """One run, for those who want its numbers afterwards: `now` (seconds), `sent` (per rank), `steps`, and `struck`
+    (the seconds at which a fault struck a rank).
+
+    `lost_seconds` is how long a link over which nothing passes is kept."""
 
     def __init__(
         self,
@@ -62,21 +71,22 @@ class Simulation:
         *,
         seed: int = 0,
         crash: Crash | Iterable[Crash] | None = None,
+        faults: Fault | Iterable[Fault] | None = None,
         timeout: float = math.inf,
         settings: Settings | None = None,
+        lost_seconds: float = 10.0,
         **network: Any,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"size={size!r} of a simulation: an int of at least 1 is needed")
-        crashes = () if crash is None else (crash,) if isinstance(crash, Crash) else tuple(crash)
         self.size, self.seed, self.timeout = size, seed, timeout
-        self.crashes = check_crashes(crashes, size)
+        self.faults = check_faults(faults if crash is None else crash, size)
         self.settings = replace(settings or Settings(), spin_seconds=0.0, look_seconds=math.inf, breath_seconds=0.0)
         self.network = Network(size, generator=random.Random(f"network {seed}"), **network)
         self.now, self.steps = 0.0, 0
         self.endpoints: dict[int, Endpoint] = {}
-        self._frames = {crash.rank: crash.frames for crash in self.crashes if crash.frames is not None}
-        self._switch = Switch(delay=self._delay)
+        self._switch = Switch(delay=self._delay if self.faults else self.network.delay)
+        self._trouble = Trouble(self.faults, self.network, self._switch, lost_seconds, seed)
         self._ranks: Ranks | None = None
 
     def __repr__(self) -> str:
@@ -86,6 +96,11 @@ class Simulation:
     def sent(self) -> list[Traffic]:
         """Frames and bytes that each rank has sent, headers included."""
         return self.network.sent
+
+    @property
+    def struck(self) -> dict[int, float]:
+        """When a fault struck which rank."""
+        return self._trouble.struck
 
     def run(self, main: Main) -> list[Any]:
         """Runs `main(group)` on every rank to the end; once per simulation."""
@@ -104,22 +119,25 @@ class Simulation:
             loop.close()
 
     async def _all(self, ranks: Ranks, main: Main, loop: SimLoop) -> None:
-        groups = [self._group(rank, loop) for rank in range(self.size)]  # all have met before anybody runs
-        ranks.start(lambda rank: _within(groups[rank], main))
-        for crash in self.crashes:
-            if crash.at is not None:
-                loop.call_at(crash.at, self._crash, crash.rank)
-            elif crash.frames is not None and crash.frames <= 0:
-                self._crash(crash.rank)
-        await ranks.wait()
-
-    def _group(self, rank: int, loop: SimLoop) -> Group:
-        """The world as `connect` would give it, without the meeting: time begins when everybody has come."""
         hosts = self.network.hosts
         assert hosts is not None
         members = tuple(
             Member(each, f"host{on}", 10_000 + each, f"host{on}", f"memory{on}") for each, on in enumerate(hosts)
         )
+        groups = []  # all have met before anybody runs
+        for rank in range(self.size):
+            context = contextvars.copy_context()
+            context.run(rank_running.set, rank)
+            groups.append(context.run(self._group, rank, members, loop))
+        ranks.start(lambda rank: _within(groups[rank], main))
+        self._trouble.begin(loop, ranks)
+        await ranks.wait()
+        if ranks.still():
+            self._trouble.bury()
+            await asyncio.wait([ranks.tasks[rank] for rank in ranks.still()])
+
+    def _group(self, rank: int, members: tuple[Member, ...], loop: SimLoop) -> Group:
+        """The world as `connect` would give it, without the meeting: time begins when everybody has come."""
         transport = InprocTransport(self._switch, loop)
         endpoint = self.endpoints[rank] = Endpoint(rank, members, loop, transport, self.settings)
         scope = endpoint.enter(_WORLD, tuple(range(self.size)), "world")
@@ -131,23 +149,11 @@ class Simulation:
 
         return Group(endpoint, scope, self.settings, timeout=self.timeout, shut=shut)
 
-    # -- faults
-
     def _delay(self, src: int, dst: int, nbytes: int, now: float) -> float:
-        arrival = self.network.delay(src, dst, nbytes, now)
-        if src in self._frames and src != dst:
-            self._frames[src] -= 1
-            if self._frames[src] <= 0:
-                del self._frames[src]
-                self._crash(src)
+        arrival = self.network.delay(src, dst, nbytes, now) if self._trouble.passes(src, dst, nbytes) else math.inf
+        if src != dst:
+            self._trouble.left(src)
         return arrival
-
-    def _crash(self, rank: int) -> None:
-        """Power cut: the program stops where it is, nothing leaves any more, and the others' links end."""
-        assert self._ranks is not None
-        if not self._ranks.tasks[rank].done():
-            self._switch.power_cut(rank)
-            self._ranks.crash(rank)
 
     def _on_deadlock(self) -> None:
         ranks = self._ranks

@@ -6,7 +6,10 @@
     stores     the conformance suite of stores
 """
 
-from ..sim.ranks import CRASHED, Crash
+from ..sim import CANCELLED, CRASHED, FROZEN, Cancel, Crash, Freeze, OneWay, Partition, SlowLink, SlowRank
 from .run import FABRICS, run
 
-__all__ = ["CRASHED", "FABRICS", "Crash", "run"]
+__all__ = [
+    "CANCELLED", "CRASHED", "FABRICS", "FROZEN", "Cancel", "Crash", "Freeze", "OneWay", "Partition", "SlowLink",
+    "SlowRank", "run",
+]  # fmt: skip

@@ -18,7 +18,7 @@ from multiprocessing import connection
 from typing import Any
 
 from ..errors import AiocollError, GroupBrokenError, PeerLostError
-from ..sim.ranks import CRASHED, Crash
+from ..sim import CRASHED, Crash
 from ..store import TCPStore, host_store
 
 _SECRET = b"ranks of one test"

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from ..errors import UsageError
 from ..group import Group
-from ..sim.ranks import Crash, Ranks, check_crashes
+from ..sim import Crash, Fault
+from ..sim.faults import check_faults
+from ..sim.ranks import Ranks
 from ..sim.run import run as run_simulated
 
 FABRICS: Final = ("sim", "inproc", "tcp", "shm", "process")
@@ -28,7 +30,7 @@ def run(
     fabric: str = "sim",
     *,
     seed: int = 0,
-    faults: Crash | Iterable[Crash] = (),
+    faults: Fault | Iterable[Fault] = (),
     limit: float = 60.0,
     **connect: Any,
 ) -> list[Any]:
@@ -48,14 +50,17 @@ def run(
         raise UsageError(f"fabric={fabric!r}: one of {', '.join(FABRICS)} is needed")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise UsageError(f"size={size!r}: an int of at least 1 is needed")
-    crashes = check_crashes((faults,) if isinstance(faults, Crash) else faults, size)
-    if fabric != "sim" and any(crash.frames is not None for crash in crashes):
+    troubles = check_faults(faults, size)
+    crashes = tuple(fault for fault in troubles if isinstance(fault, Crash))
+    if fabric != "sim" and len(crashes) < len(troubles):
+        raise UsageError(f"{troubles!r} on fabric {fabric!r}: only 'sim' has other faults than Crash")
+    if fabric != "sim" and any(crash.frames is not None or crash.steps is not None for crash in crashes):
         raise UsageError(f"Crash(frames=) on fabric {fabric!r}: only 'sim' counts frames; use Crash(rank, at=seconds)")
     if fabric in ("tcp", "shm") and any(crash.at is not None for crash in crashes):
         raise UsageError(f"Crash(at=) on fabric {fabric!r} would end this process; use 'process', 'inproc' or 'sim'")
     try:
         if fabric == "sim":
-            return run_simulated(size, main, seed=seed, crash=crashes, **connect)
+            return run_simulated(size, main, seed=seed, faults=troubles, **connect)
         if fabric == "process":
             from .processes import run_processes
 

@@ -71,8 +71,9 @@ class Owner(Protocol):
     def linked(self, peer: int) -> None:
         """There is a connection to ``peer`` from now on."""
 
-    def lost(self, peer: int, reason: str) -> None:
-        """The connection to ``peer`` ended. (It says BYE first if that is no accident.)"""
+    def lost(self, peer: int, reason: str, *, certain: bool = True) -> None:
+        """The connection to ``peer`` ended. (It says BYE first if that is no accident.) Not ``certain``: it was only
+        silent for too long."""
 
     def unreached(self, peer: int, reason: str) -> None:
         """No connection to ``peer`` could be made: it is gone, and nothing says how it went."""

@@ -7,6 +7,8 @@ so that sender and receiver never share memory.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +21,8 @@ _Frame = tuple[int, int, int, int, int, bytes, bytes]
 
 
 class Switch:
-    """Joins the inproc transports of one process; ``delay(src, dst, nbytes, now)`` gives each frame's arrival time."""
+    """Joins the inproc transports of one process; ``delay(src, dst, nbytes, now)`` gives each frame's arrival time:
+    infinity for one that waits, with those behind it, until ``pass_on`` sends it on."""
 
     def __init__(self, *, delay: Callable[[int, int, int, float], float] | None = None) -> None:
         self.delay = delay
@@ -32,13 +35,20 @@ class Switch:
     def __repr__(self) -> str:
         return f"<Switch ranks={sorted(self.ports)} down={sorted(self.down)}>"
 
-    def power_cut(self, rank: int) -> None:
-        """Rank ``rank`` stops as if its power failed: nothing leaves it any more, nothing reaches it, and the others'
-        links to it end as when an operating system reports a dead process."""
+    def power_cut(self, rank: int, *, loses: Callable[[int], bool] | None = None) -> None:
+        """Rank ``rank`` stops as if it were killed: nothing leaves it any more, nothing reaches it, and the others'
+        links to it end as when an operating system reports a dead process: after what was on its way, which is lost
+        too for those of whom ``loses`` says so."""
         self.down.add(rank)
         for other, port in list(self.ports.items()):
             if other != rank and rank in port.made:
-                port.loop.call_soon(port.owner_lost, rank)
+                port.made[rank].end(drop=loses is not None and loses(other))
+
+    def pass_on(self, src: int, dst: int, nbytes: int) -> None:
+        """A frame of ``src`` for ``dst`` that has waited goes its way."""
+        sender, target = self.ports.get(src), self.ports.get(dst)
+        if sender is not None and target is not None:
+            sender.travel(target, nbytes)
 
 
 class InprocLink:
@@ -71,16 +81,19 @@ class InprocLink:
         if target is not None:
             port.carry(target, nbytes, arriving)
         elif self.peer in switch.ended:
-            self._end()
+            self.end()
         else:
             switch.early.setdefault(self.peer, []).append((port, nbytes, arriving))
         return None
 
-    def _end(self) -> None:
-        """The peer is gone: its last frames come first, then the news, as over a socket."""
+    def end(self, *, drop: bool = False) -> None:
+        """The peer is gone: its last frames come first (unless they are to be dropped), then the news, as over a
+        socket."""
+        if drop:
+            self._queue.clear()
         self._ending = bool(self._queue)
         if not self._ending:
-            self._port.loop.call_soon(self._port.owner_lost, self.peer)
+            self._port.soon(self._port.owner_lost, self.peer)
 
     def _deliver(self) -> None:
         if not self._queue:
@@ -96,7 +109,7 @@ class InprocLink:
             self._port.owner_lost(self.peer, f"it sent what no correct peer sends: {error}")
             return
         if self._ending:
-            self._end()
+            self.end()
 
     def progress(self) -> bool:
         return False
@@ -155,6 +168,8 @@ class InprocTransport:
     def __init__(self, switch: Switch, loop: asyncio.AbstractEventLoop) -> None:
         self.switch, self.loop = switch, loop
         self.rank = -1
+        self.context = contextvars.copy_context()
+        """Where what arrives here is looked at: as this rank's work, whoever sent it."""
         self.made: dict[int, InprocLink] = {}
         self._owner: Owner | None = None
 
@@ -170,13 +185,22 @@ class InprocTransport:
 
     def carry(self, target: InprocTransport, nbytes: int, arriving: _Frame) -> None:
         """Brings a frame of this rank to ``target``, after the network's delay."""
-        far = target._met(self.rank)  # what was sent arrives, also when its sender has ended meanwhile
-        far._queue.append(arriving)
+        target._met(self.rank)._queue.append(arriving)  # it arrives, also when its sender has ended meanwhile
+        self.travel(target, nbytes)
+
+    def travel(self, target: InprocTransport, nbytes: int) -> None:
+        """The next frame in the queue of ``target``'s link is on its way."""
+        far = target._met(self.rank)
         if self.switch.delay is None:
-            self.loop.call_soon(far._deliver)
-        else:
-            now = self.loop.time()
-            self.loop.call_at(self.switch.delay(self.rank, target.rank, nbytes, now), far._deliver)
+            self.loop.call_soon(far._deliver, context=target.context)
+            return
+        when = self.switch.delay(self.rank, target.rank, nbytes, self.loop.time())
+        if when < math.inf:
+            self.loop.call_at(when, far._deliver, context=target.context)
+
+    def soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Calls it in the loop's next round, as this rank's work."""
+        self.loop.call_soon(callback, *arguments, context=self.context)
 
     def link(self, peer: int) -> InprocLink:
         """The link to ``peer`` (which may be this rank)."""
@@ -197,9 +221,9 @@ class InprocTransport:
         """Connecting concerns both sides: the peer has a link to me from now on, or I hear that nobody is there."""
         target = self.switch.ports.get(peer)
         if peer in self.switch.down:
-            self.loop.call_soon(self.owner_lost, peer)
+            self.soon(self.owner_lost, peer)
         elif target is None and peer in self.switch.ended:
-            self.loop.call_soon(self.owner_unreached, peer)
+            self.soon(self.owner_unreached, peer)
         elif target is not None and target._owner is not None:
             target._met(self.rank)
 
@@ -217,10 +241,10 @@ class InprocTransport:
         if self._owner is not None and self.rank not in self.switch.down:
             self._owner.unreached(peer, "it has ended")
 
-    def owner_lost(self, peer: int, reason: str = "its process ended") -> None:
-        """Reports a dead or closed peer to the endpoint."""
+    def owner_lost(self, peer: int, reason: str = "its process ended", certain: bool = True) -> None:
+        """Reports a dead or closed peer, or (not ``certain``) a silent one, to the endpoint."""
         if self._owner is not None and self.rank not in self.switch.down:
-            self._owner.lost(peer, reason)
+            self._owner.lost(peer, reason, certain=certain)
 
     def close(self) -> None:
         for link in self.made.values():

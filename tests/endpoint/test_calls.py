@@ -18,7 +18,7 @@ import aiocoll
 from aiocoll.endpoint.channel import Call, Channel
 from aiocoll.errors import GroupBrokenError, MismatchError, PeerLostError, UsageError
 from aiocoll.group import Group
-from aiocoll.sim.ranks import Crash
+from aiocoll.sim import Crash
 from aiocoll.testing import run
 
 from .ranks import HANG_SECONDS, ranks, results, soon, until

@@ -162,11 +162,11 @@ async def many_calls(group: Group) -> str:
 
 @pytest.mark.parametrize("size", [3, 4, 7])
 def test_a_crash_at_any_frame_ends_every_survivor(size: int) -> None:
-    whole = Simulation(size, latency=1e-3)
+    whole = Simulation(size, seed=size, latency=1e-3)
     assert whole.run(many_calls) == ["through"] * size
     for victim in {0, size - 1}:
         for frames in range(whole.sent[victim].frames):
-            outcome = run(size, many_calls, seed=frames, latency=1e-3, crash=Crash(victim, frames=frames))
+            outcome = run(size, many_calls, seed=size, latency=1e-3, crash=Crash(victim, frames=frames))
             assert outcome[victim] is CRASHED
             survivors = outcome[:victim] + outcome[victim + 1 :]
             assert set(survivors) <= {f"lost {victim}", "through"}
