@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..errors import WireError
+from ..errors import AiocollError, WireError
 from ..wire import frame
 from ..wire.frame import Landing
 from .message import TAG_MASK, Message, MessageReceive, MessageSend, Wanted, by_order
@@ -174,6 +174,8 @@ class Mailbox:
             if not message.whole:
                 self.endpoint.failure.reject(scope, message, str(error))
             message.drop()
+            if isinstance(error, AiocollError):
+                error.rank, error.world_rank = scope.index[message.source], message.source
             receive.finish(error)
             return
         receive.message, message.receive = message, receive

@@ -102,6 +102,7 @@ class Calls:
         try:
             self._usable(collective, self._scope.next_call if name is None else NAMED)
         except AiocollError as error:
+            self._says(error, collective, self._scope.next_call if name is None else NAMED)  # which it does not take
             return Turn(collective, -1, collective, error)
         scope = self._scope
         self._counts[collective] = self._counts.get(collective, 0) + 1
@@ -130,7 +131,6 @@ class Calls:
         if turn.error is not None:
             if turn.number >= 0 and isinstance(turn.error, UsageError):
                 return self._refused(turn, turn.error)
-            self._says(turn.error, turn.collective, turn.number)
             return failing(turn.error)
         try:
             seconds = self._seconds(timeout, turn.collective)
