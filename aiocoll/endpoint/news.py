@@ -52,7 +52,12 @@ def received(scope: Scope, number: int, news: dict[str, Any]) -> AiocollError:
     if world is None and kind is PeerLostError or world is not None and not 0 <= world < endpoint.size:
         raise WireError(f"news of world rank {world}, which does not exist")
     if kind is PeerLostError and world is not None:
-        endpoint.failure.hearsay(world, str(news.get("reason") or text), certain=bool(news.get("sure", True)))
+        reason, sure = str(news.get("reason") or text), bool(news.get("sure", True))
+        if world == endpoint.rank:  # I live, but the network between me and whoever noticed does not
+            by = int(news.get("by") or 0)
+            world = scope.ranks[by] if 0 <= by < scope.size and by != scope.rank else scope.others()[0]
+            reason, sure = f"it has given up this rank, of which it says: {reason}", False
+        endpoint.failure.hearsay(world, reason, certain=sure)
         return endpoint.failure.loss(world, scope, operation, endpoint.failure.why(world))
     where: dict[str, Any] = dict(
         rank=None if world is None else scope.index.get(world), world_rank=world, group=scope.label,

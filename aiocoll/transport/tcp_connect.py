@@ -16,10 +16,12 @@ from typing import Final
 
 from ..errors import AuthenticationError, UsageError, WireError
 from ..wire.hello import RANK, ClientHello, Identity, Reason, Refused, ServerHello, Theirs
+from .tcp_health import LOST_SECONDS, is_dialling, no_answer, says_lost, tune
 
 _log = logging.getLogger("aiocoll.transport")
 _STRANGER_SECONDS: Final = 5.0
-_BACKLOG: Final = 128
+_BACKLOG: Final = 4096
+"""A rank that computes accepts nobody for a while, and a full backlog would look like a host that does not answer."""
 _PAUSE_SECONDS: Final = 0.2
 _SHORT_OF: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 """What this process or host lacks says nothing about the peer, and may be there a moment later."""
@@ -40,15 +42,6 @@ def listen(host: str, port: int = 0) -> socket.socket:
             f"cannot listen on {host}: {error.strerror or error}; AIOCOLL_HOST must be a numeric address of this host"
         ) from error
     return listener
-
-
-def tune(connection: socket.socket) -> None:
-    """No delay for small frames, and probes that notice a host that vanished while the connection idles."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def unacknowledged(connection: socket.socket) -> int:
@@ -75,6 +68,8 @@ class TcpWorld:
     secret: bytes
     job: str
     world: int
+    lost_seconds: float = LOST_SECONDS
+    """For how long a host may be silent though it is asked."""
 
     def __repr__(self) -> str:
         return f"<TcpWorld rank {self.rank} of {self.size}, job {self.job!r}>"
@@ -90,7 +85,7 @@ class Dial:
         peer: int,
         *,
         connected: Callable[[socket.socket, bytes], None],
-        failed: Callable[[str | None], None],
+        failed: Callable[[str | None, bool], None],
         again: bool = False,
     ) -> None:
         self._loop, self._world, self._peer = loop, world, peer
@@ -99,6 +94,12 @@ class Dial:
         me = Identity(RANK, world.job, world.rank, peer, world.size, world.world)
         self._hello = ClientHello(world.secret, me, RANK)
         self._over = False
+        self._late: asyncio.TimerHandle | None = None
+
+    @property
+    def connection(self) -> socket.socket | None:
+        """The connection that is being made."""
+        return self._socket
 
     def __repr__(self) -> str:
         host, port = self._world.addresses[self._peer]
@@ -110,7 +111,7 @@ class Dial:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
             self._socket = socket.socket(found[0], socket.SOCK_STREAM)
             self._socket.setblocking(False)
-            tune(self._socket)
+            tune(self._socket, self._world.lost_seconds)
             # The port that the kernel picks for us may be one that somebody wants to listen on a minute later.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             code = self._socket.connect_ex(found[4])
@@ -125,9 +126,10 @@ class Dial:
             self._loop.call_soon(self._fail, None)
             return
         if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-            self._loop.call_soon(self._fail, f"connecting to {host}:{port} failed: {os.strerror(code)}")
+            self._loop.call_soon(self._refused, code)
             return
         assert self._socket is not None
+        self._late = self._loop.call_later(0.9 * self._world.lost_seconds, self._unanswered)
         self._loop.add_writer(self._socket.fileno(), self._on_connect)
 
     def _on_connect(self) -> None:
@@ -137,14 +139,23 @@ class Dial:
         self._loop.remove_writer(connection.fileno())
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            host, port = self._world.addresses[self._peer]
-            if code == errno.ECONNREFUSED:
-                self._fail(f"it has left, or died: nobody listens at {host}:{port} any more")
-            else:
-                self._fail(f"connecting to {host}:{port} failed: {os.strerror(code)}")
+            self._refused(code)
             return
         self._loop.add_reader(connection.fileno(), self._on_data)
         self._send(self._hello.start())
+
+    def _refused(self, code: int) -> None:
+        host, port = self._world.addresses[self._peer]
+        if code == errno.ECONNREFUSED:
+            self._fail(f"it has left, or died: nobody listens at {host}:{port} any more")
+        elif says_lost(OSError(code, "")):
+            self._fail(f"connecting to {host}:{port} failed: {no_answer(code)}", silent=True)
+        else:
+            self._fail(f"connecting to {host}:{port} failed: {os.strerror(code)}")
+
+    def _unanswered(self) -> None:
+        if self._socket is not None and is_dialling(self._socket):
+            self._refused(errno.ETIMEDOUT)
 
     def _send(self, data: bytes) -> None:
         if data and self._socket is not None:
@@ -159,7 +170,10 @@ class Dial:
                 data = self._socket.recv(4096)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:
+            except OSError as error:
+                if says_lost(error):
+                    self._refused(error.errno or errno.ETIMEDOUT)
+                    return
                 data = b""
             self._take(data)
 
@@ -187,20 +201,26 @@ class Dial:
 
     def _succeed(self, first: bytes) -> None:
         """The other side has proved itself and begins to talk: so it has taken this connection for the link."""
+        self._in_time()
         connection, self._socket = self._socket, None
         if connection is not None:
             self._over = True
             self._loop.remove_reader(connection.fileno())
             self._connected(connection, first)
 
-    def _fail(self, reason: str | None) -> None:
+    def _fail(self, reason: str | None, silent: bool = False) -> None:
         if not self._over:
             self.cancel()
-            self._failed(reason)
+            self._failed(reason, silent)
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
 
     def cancel(self) -> None:
         """Ends the attempt without a call back."""
         self._over = True
+        self._in_time()
         connection, self._socket = self._socket, None
         if connection is not None:
             self._loop.remove_reader(connection.fileno())
@@ -258,7 +278,7 @@ class _Stranger:
             return
         if self._hello.done:
             self._forget()
-            tune(self._socket)
+            tune(self._socket, self._porch.world.lost_seconds)
             assert self._hello.theirs is not None
             if not self._porch.came(self._hello.theirs.rank, self._socket, self._hello.leftover):
                 self._socket.close()  # the link was made the other way round meanwhile

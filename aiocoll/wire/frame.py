@@ -3,21 +3,30 @@
 A frame is ``header (40 bytes) | meta | payload``. The header names the key (group, call, step) that the frame belongs
 to, so that frames of many calls can share one connection in any order.
 
-    0     2  3    4      8        16       24     28     32        40
-    | aC | v| kind| epoch | group | call   | step | meta | length  | meta... | payload...
+    0     2  3    4        12     20     24     28       36      40
+    | aC | v| kind| group  | call | step | meta | length | check | meta... | payload...
+
+``check`` is made of the header (its lower half) and of the meta (its upper half): bytes that were changed on their way
+end the connection at once, where a changed length or key would be waited for in vain. Payloads have no such check: TCP
+has one of its own, and another would cost as much as the copy.
 """
 
 from __future__ import annotations
 
 import struct
+from binascii import crc32
 from typing import Final, Protocol
 
 from ..errors import WireError
 
 MAGIC: Final = b"aC"
-VERSION: Final = 1
-HEADER: Final = struct.Struct("<2sBBIQQIIQ")
+VERSION: Final = 2
+HEADER: Final = struct.Struct("<2sBBQQIIQI")
 HEADER_BYTES: Final = HEADER.size
+_HEAD: Final = struct.Struct("<2sBBQQIIQ")
+_HEAD_BYTES: Final = _HEAD.size
+_CHECK: Final = struct.Struct("<I")
+_HALF: Final = 0xFFFF
 META_BYTES_MAX: Final = 32 * 1024
 PAYLOAD_BYTES_MAX: Final = 1 << 48
 
@@ -37,9 +46,12 @@ BYE: Final = 11
 KIND_MAX: Final = BYE
 
 
-def pack_header(kind: int, epoch: int, group: int, call: int, step: int, meta_bytes: int, length: int) -> bytes:
-    """The 40 bytes that open a frame."""
-    return HEADER.pack(MAGIC, VERSION, kind, epoch, group, call, step, meta_bytes, length)
+def pack_header(kind: int, group: int, call: int, step: int, meta: bytes, length: int) -> bytes:
+    """The 40 bytes that open a frame, and its meta."""
+    head = _HEAD.pack(MAGIC, VERSION, kind, group, call, step, len(meta), length)
+    if not meta:
+        return head + _CHECK.pack(crc32(head) & _HALF)
+    return head + _CHECK.pack(crc32(head) & _HALF | (crc32(meta) & _HALF) << 16) + meta
 
 
 class Landing(Protocol):
@@ -89,7 +101,9 @@ class FrameReader:
     so that one system call takes in many small frames. After a WireError the reader must not be used again.
     """
 
-    __slots__ = ("_end", "_landing", "_meta_max", "_missing", "_payload_max", "_scratch", "_sink", "_start", "_view")
+    __slots__ = (
+        "_end", "_landing", "_length", "_meta_max", "_missing", "_payload_max", "_scratch", "_sink", "_start", "_view",
+    )  # fmt: skip
 
     def __init__(
         self, sink: FrameSink, *, meta_bytes_max: int = META_BYTES_MAX, payload_bytes_max: int = PAYLOAD_BYTES_MAX
@@ -101,7 +115,7 @@ class FrameReader:
         self._view = memoryview(self._scratch)
         self._start = self._end = 0
         self._landing: Landing | None = None
-        self._missing = 0
+        self._missing = self._length = 0
 
     def __repr__(self) -> str:
         return f"<FrameReader {self._end - self._start} bytes unparsed, {self._missing} of a payload missing>"
@@ -110,6 +124,17 @@ class FrameReader:
     def idle(self) -> bool:
         """True between two frames: a connection that ends here was cut cleanly."""
         return self._missing == 0 and self._end == self._start
+
+    @property
+    def position(self) -> str:
+        """How much of the present frame is in, in words."""
+        if self._missing:
+            return f"{self._length - self._missing} of {self._length} bytes of its payload had come"
+        have = self._end - self._start
+        if have < HEADER_BYTES:
+            return f"{have} of {HEADER_BYTES} bytes of its header had come"
+        meta_bytes = HEADER.unpack_from(self._scratch, self._start)[6]
+        return f"{have - HEADER_BYTES} of {meta_bytes} bytes of its description had come"
 
     def buffer(self) -> memoryview:
         """Where the next received bytes go (never empty)."""
@@ -144,23 +169,29 @@ class FrameReader:
             if have < HEADER_BYTES:
                 break
             start = self._start
-            magic, version, kind, epoch, group, call, step, meta_bytes, length = HEADER.unpack_from(
+            magic, version, kind, group, call, step, meta_bytes, length, check = HEADER.unpack_from(
                 self._scratch, start
             )
             if magic != MAGIC or version != VERSION or not 0 < kind <= KIND_MAX:
                 raise WireError(f"not a frame: {bytes(self._view[start : start + HEADER_BYTES])!r}")
+            if crc32(self._view[start : start + _HEAD_BYTES]) & _HALF != (check & _HALF if meta_bytes else check):
+                raise WireError(f"a changed header: {bytes(self._view[start : start + HEADER_BYTES])!r}")
             if meta_bytes > self._meta_max or length > self._payload_max:
                 raise WireError(f"frame too large: meta of {meta_bytes} bytes, payload of {length} bytes")
             if have < HEADER_BYTES + meta_bytes:
                 break
             body = start + HEADER_BYTES + meta_bytes
-            meta = bytes(self._view[start + HEADER_BYTES : body]) if meta_bytes else b""
+            meta = b""
+            if meta_bytes:
+                meta = bytes(self._view[start + HEADER_BYTES : body])
+                if crc32(meta) & _HALF != check >> 16:
+                    raise WireError(f"a changed description: {meta[:64]!r}")
             self._start = body
-            landing = self._sink.arriving(kind, epoch, group, call, step, meta, length)
+            landing = self._sink.arriving(kind, 0, group, call, step, meta, length)
             if length:
                 if landing is None:
                     raise WireError(f"frame kind {kind} carries a payload of {length} bytes that has no place")
-                self._landing, self._missing = landing, length
+                self._landing, self._missing, self._length = landing, length, length
             elif landing is not None:
                 landing.complete()
         self._compact()

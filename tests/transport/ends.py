@@ -62,8 +62,8 @@ class Keeper:
     def linked(self, peer: int) -> None:
         self._tell("linked", peer)
 
-    def lost(self, peer: int, reason: str) -> None:
-        self._tell("lost", peer, reason)
+    def lost(self, peer: int, reason: str, *, certain: bool = True) -> None:
+        self._tell("lost", peer, reason, certain)
 
     def unreached(self, peer: int, reason: str) -> None:
         self._tell("unreached", peer, reason)

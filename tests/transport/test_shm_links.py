@@ -301,7 +301,7 @@ async def test_a_lane_that_waits_for_cells_gets_those_of_a_peer_that_ended() -> 
         world.link(2, 0).close()
         await turns_until(lambda: bool(world.owners[1].frames))
         assert world.owners[1].payloads() == [pattern(CELL, 9)]
-        assert world.owners[0].told("lost") == [("lost", 2, "its process ended")]
+        assert world.owners[0].told("lost") == [("lost", 2, "its process ended", True)]
 
 
 async def test_a_lane_that_waits_for_cells_gets_those_that_another_send_finds() -> None:

@@ -278,7 +278,7 @@ async def test_a_reset_is_an_end() -> None:
 @pytest.mark.parametrize(("sent", "says"), [(20, "in the middle of a frame"), (40 + 1 + 50, "in the middle of a frame"),
                                             (0, "its process ended"), (40 + 1 + 100, "its process ended")])  # fmt: skip
 async def test_where_the_stream_ends_is_told(sent: int, says: str) -> None:
-    whole = frame.pack_header(frame.DATA, 0, 1, 2, 3, 1, 100) + b"m" + bytes(100)
+    whole = frame.pack_header(frame.DATA, 1, 2, 3, b"m", 100) + bytes(100)
     with ends() as world:
         _, far = await world.linked()
         assert far._socket is not None
@@ -290,8 +290,8 @@ async def test_where_the_stream_ends_is_told(sent: int, says: str) -> None:
         assert len(world.owners[0].frames) == (sent == len(whole))
 
 
-@pytest.mark.parametrize("junk", [b"\0" * 64, os.urandom(200), frame.pack_header(1, 0, 0, 0, 0, 0, 2**63),
-                                  frame.pack_header(1, 0, 0, 0, 0, 2**31, 0)])  # fmt: skip
+@pytest.mark.parametrize("junk", [b"\0" * 64, os.urandom(200), frame.pack_header(1, 0, 0, 0, b"", 2**63),
+                                  frame.pack_header(1, 0, 0, 0, b"", 0)[:39] + b"x"])  # fmt: skip
 async def test_an_authenticated_peer_that_talks_nonsense_is_cut_off(junk: bytes) -> None:
     with ends() as world:
         _, far = await world.linked()

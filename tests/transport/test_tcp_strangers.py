@@ -50,7 +50,7 @@ def claim(
 WRONG = {
     "noise": [os.urandom(1 << 16)],
     "http": [b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"],
-    "frames without a hello": [frame.pack_header(frame.DATA, 0, 1, 2, 3, 0, 2**63)],
+    "frames without a hello": [frame.pack_header(frame.DATA, 1, 2, 3, b"", 2**63)],
     "another version": [b"aioc" + b"\xff" * 200],
     "another job": [claim(job="another").start()],
     "another world": [claim(world=WORLD + 1).start()],
@@ -63,7 +63,7 @@ WRONG = {
     "another secret": [claim(secret=b"guessed").start() + os.urandom(32)],
     "a right claim and a wrong proof": [claim().start() + bytes(32)],
     "a right claim, a wrong proof and frames": [
-        claim().start() + bytes(32) + frame.pack_header(frame.DATA, 0, 1, 2, 3, 0, 5) + b"12345"
+        claim().start() + bytes(32) + frame.pack_header(frame.DATA, 1, 2, 3, b"", 5) + b"12345"
     ],
 }
 

@@ -14,7 +14,7 @@ from ...wire.frame import FrameSink
 from ..base import Queued, Sent
 from .inlane import Inlane
 from .outlane import Outlane
-from .private import Unreadable
+from .private import Ended, Unreadable
 
 if TYPE_CHECKING:
     from .meeting import Peer
@@ -82,12 +82,12 @@ class ShmLink:
         try:
             return self.inlane.take(self._port.turn_bytes, enough)
         except WireError as error:
-            self.end(f"it sent what no correct peer sends: {error}")
+            self.end(f"it sent what no correct peer sends: {error}", certain=False)
         except Unreadable as error:
-            self.end(str(error))
+            self.end(str(error), certain=isinstance(error, Ended))
         except Exception as error:  # no memory for what comes, say: a lane cannot be read on from the middle
             _log.exception("rank %d cannot take what rank %d sent", self._port.rank, self.peer)
-            self.end(f"what it sent cannot be taken here: {type(error).__name__}: {error}")
+            self.end(f"what it sent cannot be taken here: {type(error).__name__}: {error}", certain=False)
         return True
 
     def _hear(self) -> None:
@@ -95,14 +95,14 @@ class ShmLink:
         try:
             if self._port.loans.hear(self.peer, self._connection):
                 return
-            reason = "its process ended"
+            reason, certain = "its process ended", True
         except BlockingIOError:
             return
         except (OSError, WireError) as error:
-            reason = f"its connection failed: {error}"
+            reason, certain = f"its connection failed: {error}", isinstance(error, OSError)
         while self.ready and self.inlane.news() and self._take():
             pass
-        self.end(reason)
+        self.end(reason, certain=certain)
 
     def withdraw(self, sent: Sent, *, keep: bool) -> bool:
         return self.outlane.withdraw(sent, keep=keep)
@@ -111,12 +111,13 @@ class ShmLink:
         """True once everything submitted lies where the peer finds it, whether or not this process lives on."""
         return self.ended or self.outlane.drained
 
-    def end(self, reason: str) -> None:
-        """The peer is gone; tells the owner why."""
+    def end(self, reason: str, *, certain: bool = True) -> None:
+        """The peer is gone; tells the owner why. ``certain``: its process has ended."""
         if self.ended:
             return
         self.ended, self.ready = True, False
-        self._port.owner_lost(self.peer, reason)  # first: what waits here ends with its group, by the same error
+        # First: what waits here ends with its group, by the same error.
+        self._port.owner_lost(self.peer, reason, certain=certain)
         self.close(reason)
 
     def close(self, reason: str = "this rank closed the link") -> None:

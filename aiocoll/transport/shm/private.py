@@ -30,6 +30,10 @@ class Unreadable(OSError):
     """A peer's private memory could not be read."""
 
 
+class Ended(Unreadable):
+    """It could not, since its process has ended."""
+
+
 class _Span(ctypes.Structure):
     _fields_ = (("base", ctypes.c_uint64), ("nbytes", ctypes.c_uint64))
 
@@ -103,7 +107,7 @@ class Private:
         got = _CALL(self._pid, self._mine_at, 1, self._theirs_at, 1, 0)
         number = ctypes.get_errno()
         if self._line.poll(0) or (got < 0 and number == errno.ESRCH):
-            raise Unreadable("its process ended")  # and its number may be another one's by now
+            raise Ended("its process ended")  # and its number may be another one's by now
         if got != into.nbytes:
             why = os.strerror(number) if got < 0 else f"{got} of {into.nbytes} bytes came"
             raise Unreadable(f"its memory could not be read: {why}")

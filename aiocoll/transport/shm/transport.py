@@ -286,11 +286,11 @@ class ShmTransport:
 
     def doubt(self, peer: int, reason: str) -> None:
         """A peer writes what no correct peer writes."""
-        self.made[peer].end(reason)
+        self.made[peer].end(reason, certain=False)
 
-    def owner_lost(self, peer: int, reason: str) -> None:
+    def owner_lost(self, peer: int, reason: str, *, certain: bool) -> None:
         if self._owner is not None and not self.closed:
-            self._owner.lost(peer, reason)
+            self._owner.lost(peer, reason, certain=certain)
 
     def close(self) -> None:
         if self.closed:
