@@ -108,6 +108,11 @@ class Call:
             self._deadline = self.began + self.timeout
         return self._deadline
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has had to wait, since ``began``."""
+        return self._deadline > 0.0
+
     def reset(self) -> bool:
         """Makes it ready for the next call, if nothing of this one is left; whether it is."""
         inquiries = self.endpoint.failure.inquiries
@@ -143,6 +148,8 @@ class Call:
 
     def over(self) -> None:
         """The algorithm has ended, well or not."""
+        if self._deadline and self.endpoint.stalls.told:
+            self.endpoint.stalls.over(self, self.error)
         if self.error is None and not self.borrowed and not self.sendings:
             del self.scope.calls[self.number]
             self.scope.over.put(self.number, self.description)

@@ -26,6 +26,7 @@ from .failure import Failure
 from .inbox import Inbox
 from .operations import Operation
 from .scope import Scope
+from .stalls import Stalls
 from .waiting import Waiting
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Endpoint(Waiting):
         self.closed = False
         self.inbox = Inbox(self)
         self.failure = Failure(self)
+        self.stalls = Stalls(self, settings.stall_seconds)
         self.flight = Flight()
         """What happened here last."""
         self.world = 0
@@ -248,6 +250,7 @@ class Endpoint(Waiting):
             self._sweep.cancel()
         if self._look_timer is not None:
             self._look_timer.cancel()
+        self.stalls.close()
         self.transport.close()
         self.note("endpoint_closed", rank=self.rank)
         if self.trace is not None:

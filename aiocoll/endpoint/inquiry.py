@@ -1,4 +1,4 @@
-"""An operation is late: asks the other members where they are, then says who is missing.
+"""An operation is late, or waits for long: asks the other members where they are, then says who is missing.
 
 The rule: it takes a bounded time, and silence is an answer too.
 """
@@ -6,10 +6,11 @@ The rule: it takes a bounded time, and silence is an answer too.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CollectiveTimeoutError, MismatchError
-from .message import MessageSend
+from .message import MessageReceive, MessageSend
 from .news import absentees
 
 if TYPE_CHECKING:
@@ -21,15 +22,18 @@ _ANSWER_SECONDS: Final = 0.5
 
 class Inquiry:
     """One late call (or send), and what the others answer. With ``peers`` the call is not late yet, and only those are
-    asked: if they made another call, waiting for them is in vain."""
+    asked: if they made another call, waiting for them is in vain. With ``then`` that hears the answers, and nothing
+    ends."""
 
     def __init__(
-        self, failure: Failure, number: int, subject: Call | MessageSend, peers: list[int] | None = None
-    ) -> None:
+        self, failure: Failure, number: int, subject: Call | MessageSend | MessageReceive,
+        peers: list[int] | None = None, then: Callable[[Inquiry], None] | None = None,
+    ) -> None:  # fmt: skip
         self.failure, self.number, self.subject = failure, number, subject
         self.scope = subject.scope
         self.final = peers is None
         self.peers = self.scope.others() if peers is None else peers
+        self._then = then
         self.answers: dict[int, dict[str, Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -38,7 +42,7 @@ class Inquiry:
 
     def begin(self) -> None:
         """Asks."""
-        call = 0 if isinstance(self.subject, MessageSend) else self.subject.number
+        call = 0 if isinstance(self.subject, MessageSend | MessageReceive) else self.subject.number
         self._timer = self.failure.endpoint.loop.call_later(_ANSWER_SECONDS, self.conclude)
         for peer in self.peers:
             if peer in self.failure.absent:
@@ -68,12 +72,20 @@ class Inquiry:
         if self.number not in self.failure.inquiries:
             return
         self.cancel()
-        if isinstance(self.subject, MessageSend):
+        if self._then is not None:
+            self._then(self)
+        elif isinstance(self.subject, MessageReceive):
+            return  # a late receive is withdrawn, and asks nobody
+        elif isinstance(self.subject, MessageSend):
             self._conclude_send(self.subject)
         elif self.subject.error is None and self.subject.number in self.scope.calls:
             self._conclude_call(self.subject)
 
-    def _where(self, world: int) -> str:
+    def missing(self) -> list[int]:
+        """The world ranks that are not in the call."""
+        return [world for world in self.scope.others() if not self.answers.get(world, {}).get("here")]
+
+    def where(self, world: int) -> str:
         """Who a rank is and where it was last seen."""
         member = self.failure.endpoint.members[world]
         answer = self.answers.get(world)
@@ -101,9 +113,9 @@ class Inquiry:
                 return
         if not self.final:
             return
-        missing = [world for world in scope.others() if not self.answers.get(world, {}).get("here")]
+        missing = self.missing()
         who = (
-            "missing: " + ", ".join(map(self._where, missing))
+            "missing: " + ", ".join(map(self.where, missing))
             if missing
             else "every rank is in this call, so it needs more time"
         )

@@ -5,6 +5,7 @@ The rule: a receive of a message is only withdrawn; for everything else the othe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CollectiveTimeoutError
@@ -52,10 +53,19 @@ class Lateness:
         """A call has waited long for ``peers``, and may do so: asks them only whether it is their call, too."""
         self._inquire(call, peers)
 
-    def _inquire(self, subject: Call | MessageSend, peers: list[int] | None = None) -> None:
+    def ask(
+        self, subject: Call | MessageSend | MessageReceive, peers: list[int], then: Callable[[Inquiry], None]
+    ) -> None:
+        """Something waits for long: ``then`` hears where ``peers`` are."""
+        self._inquire(subject, peers, then)
+
+    def _inquire(
+        self, subject: Call | MessageSend | MessageReceive, peers: list[int] | None = None,
+        then: Callable[[Inquiry], None] | None = None,
+    ) -> None:  # fmt: skip
         self._next_inquiry += 1
         inquiry = self.inquiries[self._next_inquiry] = Inquiry(
-            self.endpoint.failure, self._next_inquiry, subject, peers
+            self.endpoint.failure, self._next_inquiry, subject, peers, then
         )
         inquiry.begin()
 

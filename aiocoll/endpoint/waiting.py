@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .core import Member
     from .failure import Failure
     from .inbox import Inbox
+    from .stalls import Stalls
 
 
 class Waiting:
@@ -41,6 +42,7 @@ class Waiting:
     waited_seconds: float
     inbox: Inbox
     failure: Failure
+    stalls: Stalls
     _sweep: asyncio.TimerHandle | None
     _sweep_at: float
     _look_timer: asyncio.TimerHandle | None
@@ -153,6 +155,8 @@ class Waiting:
                     wanted.post()
                 call.wanted.clear()
         self.parked.add(operation)
+        if self.stalls.idle:
+            self.stalls.watch()
         self._parked_at[operation] = self.loop.time()
         if operation.deadline < self._sweep_at:
             self._arm(operation.deadline)
@@ -164,6 +168,8 @@ class Waiting:
     def unpark(self, operation: Operation) -> None:
         """``operation`` woke, or whoever awaited it was cancelled."""
         self.parked.discard(operation)
+        if self.stalls.told:
+            self.stalls.woke(operation)
         operation.waiter = None
         began = self._parked_at.pop(operation, None)
         if began is not None:

@@ -81,7 +81,8 @@ class Simulation:
             raise UsageError(f"size={size!r} of a simulation: an int of at least 1 is needed")
         self.size, self.seed, self.timeout = size, seed, timeout
         self.faults = check_faults(faults if crash is None else crash, size)
-        self.settings = replace(settings or Settings(), spin_seconds=0.0, look_seconds=math.inf, breath_seconds=0.0)
+        given = settings or Settings(stall_seconds=0.0)  # whoever wants reports of calls that wait says so
+        self.settings = replace(given, spin_seconds=0.0, look_seconds=math.inf, breath_seconds=0.0)
         self.network = Network(size, generator=random.Random(f"network {seed}"), **network)
         self.now, self.steps = 0.0, 0
         self.endpoints: dict[int, Endpoint] = {}
@@ -140,6 +141,7 @@ class Simulation:
         """The world as `connect` would give it, without the meeting: time begins when everybody has come."""
         transport = InprocTransport(self._switch, loop)
         endpoint = self.endpoints[rank] = Endpoint(rank, members, loop, transport, self.settings)
+        endpoint.flight.clock = loop.time
         scope = endpoint.enter(_WORLD, tuple(range(self.size)), "world")
 
         async def shut() -> None:

@@ -1,0 +1,122 @@
+"""Calls that wait for long say so: once whom they wait for, and once more when that is over.
+
+The rule: it only asks and tells. A call that does not sleep pays nothing, one that sleeps a look at a flag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+from .inquiry import Inquiry
+from .message import MessageReceive, MessageSend
+from .operations import Operation
+
+if TYPE_CHECKING:
+    from .channel import Call
+    from .core import Endpoint
+
+log = logging.getLogger("aiocoll.stall")
+_ABOUT_NOW: Final = 1e-3
+
+
+class Stalls:
+    """The calls of one endpoint that wait longer than ``seconds``."""
+
+    def __init__(self, endpoint: Endpoint, seconds: float) -> None:
+        self.endpoint = endpoint
+        self.seconds = seconds or math.inf
+        self.idle = self.seconds < math.inf
+        """Whether nobody looks, and somebody should as soon as anything sleeps."""
+        self.told: dict[Call | MessageSend | MessageReceive, bool] = {}
+        """The calls that are known to stall, and whether the log says so already."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Stalls: {len(self.told)} calls wait longer than {self.seconds:g} s>"
+
+    def watch(self) -> None:
+        """Something sleeps from now on."""
+        self.idle = False
+        self._timer = self.endpoint.loop.call_later(self.seconds, self._look)
+
+    def close(self) -> None:
+        """Nobody looks any more."""
+        self.idle = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now, soonest = self.endpoint.loop.time(), math.inf
+        for subject in self._waiting():
+            left = subject.began + self.seconds - now
+            if left > _ABOUT_NOW:
+                soonest = min(soonest, left)
+            elif subject not in self.told:
+                self.told[subject] = False
+                self.endpoint.failure.ask(subject, _whom(subject), self._tell)
+        if soonest < math.inf:
+            self._timer = self.endpoint.loop.call_later(soonest, self._look)
+        else:
+            self.idle = True
+
+    def _waiting(self) -> list[Call | MessageSend | MessageReceive]:
+        """What has had to wait and is not over; a receive from anyone has nobody who keeps it waiting."""
+        found: list[Call | MessageSend | MessageReceive] = []
+        for scope in self.endpoint.scopes.values():
+            found += [call for call in scope.calls.values() if call.waits and call.error is None]
+        for operation in self.endpoint.parked:
+            if isinstance(operation, MessageSend) or (
+                isinstance(operation, MessageReceive) and operation.source is not None
+            ):
+                found.append(operation)
+        return sorted(found, key=lambda each: each.began)
+
+    def _tell(self, inquiry: Inquiry) -> None:
+        """The others have said where they are."""
+        subject = inquiry.subject
+        if subject not in self.told:
+            return
+        self.told[subject] = True
+        scope, seconds = subject.scope, self.endpoint.loop.time() - subject.began
+        label = _label(subject)
+        missing = inquiry.missing() if _is_call(subject) else inquiry.peers
+        who = ", ".join(map(inquiry.where, missing)) if missing else "nobody: every rank is in this call"
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        log.warning(
+            "%s of group %r on rank %d has waited %.1f s, since %s, and goes on waiting (timeout %g s); missing: %s",
+            label, scope.label, scope.rank, seconds, since, subject.timeout, who,
+        )  # fmt: skip
+        ranks = [scope.index[world] for world in missing]
+        self.endpoint.note("stall", group=scope.label, rank=scope.rank, call=label, seconds=seconds, missing=ranks)
+
+    def over(self, subject: Call | MessageSend | MessageReceive, error: BaseException | None) -> None:
+        """A call that stalled, or may have, is over."""
+        if self.told.pop(subject, False):
+            scope, seconds = subject.scope, self.endpoint.loop.time() - subject.began
+            label = _label(subject)
+            how = "went on" if error is None else f"ended with {type(error).__name__}"
+            log.warning(
+                "%s of group %r on rank %d %s after %.1f s", label, scope.label, scope.rank, how, seconds
+            )
+            self.endpoint.note("stall_over", group=scope.label, rank=scope.rank, call=label, seconds=seconds, how=how)
+
+    def woke(self, operation: Operation) -> None:
+        """Something sleeps no more."""
+        if isinstance(operation, MessageSend | MessageReceive):
+            self.over(operation, operation.error)
+
+
+def _is_call(subject: Call | MessageSend | MessageReceive) -> bool:
+    return not isinstance(subject, Operation)
+
+
+def _label(subject: Call | MessageSend | MessageReceive) -> str:
+    return subject.describe() if isinstance(subject, Operation) else subject.label
+
+
+def _whom(subject: Call | MessageSend | MessageReceive) -> list[int]:
+    return [subject.peer] if isinstance(subject, Operation) else subject.scope.others()
