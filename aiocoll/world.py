@@ -110,6 +110,7 @@ def connect(
         raise UsageError(f"transport={chosen!r} is none of {', '.join(_TRANSPORTS)}")
     place = detect()
     report.install()
+    report.tell("connecting")
     seconds = settings.timeout if timeout is None else timeout
     if not isinstance(name, str):
         raise UsageError(f"name={name!r} must be a str, equal on all ranks")
@@ -178,6 +179,7 @@ class _Wanted:
         except BaseException:
             self._close_listeners()
             raise
+        report.tell("met")
         memory: dict[int, str] = {}
         shared: Shared | None = None
         try:

@@ -36,8 +36,8 @@ def main(argv: Sequence[str]) -> int:
     layout = Layout(
         size=options.ranks * options.nnodes,  # of several runners, `Node.meet` knows better
         ranks=options.ranks,
-        first=options.ranks * options.node_rank,
-        node_rank=options.node_rank,
+        first=options.ranks * (options.node_rank or 0),
+        node_rank=options.node_rank or 0,
         nnodes=options.nnodes,
         job=options.job or os.urandom(6).hex(),
         rdzv=f"tcp://{options.rdzv}" if options.rdzv else "tcp://127.0.0.1:<free port>",

@@ -4,6 +4,7 @@ Rule: policy lives here and in `verdict`; processes are the warden's, words the 
 
     running --first failure--> settling (survivors may say what they were in) --> ending: INT, TERM, KILL --> over
             --Ctrl-C, TERM, HUP, deadline--> ending: INT, after the grace time KILL; a second signal: faster
+            --a failure under "shrink"--> running without that rank, or with a process in its place (`replace`)
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from aiocoll.errors import AiocollError
+from aiocoll.runner.chronicle import chronicle
 from aiocoll.runner.console import STREAMS, Console
 from aiocoll.runner.lines import LineBuffer
 from aiocoll.runner.processes import Processes
 from aiocoll.runner.verdict import Ending, Report, Verdict, decode, names, summary, whereabouts
+
+if TYPE_CHECKING:
+    from aiocoll.runner.replace import Replacements
 
 SETTLE_S = 0.5
 """A failing rank's peers notice by themselves; so long they may say what they were in before they are interrupted."""
@@ -42,7 +47,10 @@ Step = tuple[float, signal.Signals]
 
 
 class Attempt:
-    """The ranks of this runner from start to end, once; `Listener` of their `Processes`."""
+    """The ranks of this runner from start to end, once; `Listener` of their `Processes`.
+
+    A replacement belongs to `Processes` of its own; ``_owners`` tells whose each rank's present process is.
+    """
 
     def __init__(
         self,
@@ -51,12 +59,12 @@ class Attempt:
         console: Console,
         *,
         size: int,
-        on_failure: str = "end",
+        on_failure: str = "kill",
         grace: float,
         failure_grace: float,
         logs: Mapping[tuple[int, str], IO[bytes]] | None = None,
     ) -> None:
-        self.processes, self.console, self.size = processes, console, size
+        self.console, self.size = console, size
         self.ranks = list(ranks)
         self.verdict = Verdict(on_failure)
         self.grace, self.failure_grace = grace, failure_grace
@@ -66,10 +74,16 @@ class Attempt:
         self.host = socket.gethostname()
         self.on_ending: Callable[[], None] = lambda: None
         """Called when a rank has failed or the job was stopped, before the other ranks are ended."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a rank has ended, been replaced, or said something of itself."""
+        self.replacements: Replacements | None = None
         self.logs = dict(logs or {})
         self._lines = {(rank, stream): LineBuffer() for rank in ranks for stream in STREAMS}
         self._tails: dict[int, deque[str]] = {rank: deque(maxlen=TAIL_LINES) for rank in ranks}
+        self._herds: list[Processes] = [processes]
+        self._owners: dict[int, Processes] = dict.fromkeys(self.ranks, processes)
         self._pids: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
         self._flushes: dict[tuple[int, str], asyncio.TimerHandle] = {}
         self._timers: list[asyncio.TimerHandle] = []
         self._settling: tuple[float, asyncio.TimerHandle] | None = None
@@ -84,19 +98,49 @@ class Attempt:
     def running(self) -> list[int]:
         return [rank for rank in self.ranks if rank not in self.verdict.endings]
 
+    def is_ending(self) -> bool:
+        """Whether the ranks are being ended."""
+        return self._asked
+
     async def run(self) -> None:
         """Returns when every rank has ended (or cannot be ended) and the console has all that it said."""
         self._loop = asyncio.get_running_loop()
-        self.console.on_low = lambda: self._from_thread(lambda: self.processes.pause(False))
-        self.console.on_dead = lambda streams: self._from_thread(lambda: self.processes.stop_reading(streams))
-        self.processes.watch(self._loop, self)
+        self.verdict.started = self._loop.time()
+        self.console.on_low = lambda: self._from_thread(lambda: self._pause(False))
+        self.console.on_dead = lambda streams: self._from_thread(lambda: self._stop_reading(streams))
+        for processes in self._herds:
+            processes.watch(self._loop, self)
         try:
             await self._over.wait()
         finally:
             for timer in (*self._timers, *self._flushes.values(), *((self._settling[1],) if self._settling else ())):
                 timer.cancel()
-            self.processes.close()
-            self.processes.reap(1.0)
+            if self.replacements is not None:
+                await self.replacements.close()
+            for processes in self._herds:
+                processes.close()
+                processes.reap(1.0)
+
+    def adopt(self, rank: int, processes: Processes, number: int) -> None:
+        """The `number`-th replacement has been started in place of `rank`, which has failed."""
+        self._herds.append(processes)
+        self._owners[rank], self._numbers[rank] = processes, number
+        self._tails[rank].clear()
+        self.verdict.replace(rank, number)
+        processes.watch(self._loop, self)
+
+    def signal(self, number: int, *, group: bool = True) -> None:
+        """Passes a signal to all ranks that live."""
+        for processes in self._herds:
+            processes.signal(number, group=group)
+
+    def _pause(self, paused: bool) -> None:
+        for processes in self._herds:
+            processes.pause(paused)
+
+    def _stop_reading(self, streams: Sequence[str]) -> None:
+        for processes in self._herds:
+            processes.stop_reading(streams)
 
     def _from_thread(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -125,11 +169,16 @@ class Attempt:
             grace = self.failure_grace
             self._end([(0.0, signal.SIGINT), (grace / 2, signal.SIGTERM), (grace, signal.SIGKILL)])
 
+    def end_idle(self) -> None:
+        """Ends replacements for which the others have no use any more; TERM, for an INT would make them tell it."""
+        if not self._asked:
+            self._end([(0.0, signal.SIGTERM), (self.failure_grace, signal.SIGKILL)])
+
     def _end(self, steps: Sequence[Step]) -> None:
         self._asked = True
         for timer in self._timers:
             timer.cancel()
-        self._timers = [self._loop.call_later(after, self.processes.signal, number) for after, number in steps]
+        self._timers = [self._loop.call_later(after, self.signal, number) for after, number in steps]
         self._timers.append(self._loop.call_later(steps[-1][0] + UNKILLABLE_S, self._give_up))
 
     def _give_up(self) -> None:
@@ -151,22 +200,35 @@ class Attempt:
 
     def on_started(self, rank: int, pid: int) -> None:
         self._pids[rank] = pid
-        self.console.event("start", rank=rank, pid=pid, host=self.host)
+        number = self._numbers.get(rank, 0)
+        self.verdict.started_as(rank, number, pid)
+        self.console.event("start", rank=rank, pid=pid, host=self.host, replacement=number)
+
+    def on_word(self, rank: int, word: str) -> None:
+        if self.replacements is not None:
+            self.replacements.heard(rank, word)
+            self.on_change()
 
     def on_not_started(self, rank: int, error: int) -> None:
-        self._ended(Ending(rank, 127, self._loop.time(), asked=self._asked, start_errno=error))
+        number = self._numbers.get(rank, 0)
+        self._ended(Ending(rank, 127, self._loop.time(), asked=self._asked, start_errno=error, number=number))
 
     def on_exit(self, rank: int, code: int, at: float, report: bytes) -> None:
         rest = self._lines[rank, "stderr"]
         tail = [*self._tails[rank], *([_text(rest.peek())] if len(rest) else [])]
-        self._ended(Ending(rank, code, at, self._pids.get(rank, 0), Report.parse(report), tuple(tail), self._asked))
+        pid, number = self._pids.get(rank, 0), self._numbers.get(rank, 0)
+        self._ended(Ending(rank, code, at, pid, Report.parse(report), tuple(tail), self._asked, number=number))
 
     def _ended(self, ending: Ending) -> None:
         self.verdict.add(ending)
         self.console.event("exit", rank=ending.rank, pid=ending.pid, code=ending.exit_code, how=decode(ending.code))
-        if ending.failed and self.verdict.on_failure == "end" and not self._asked:
-            self._settle(CAUSE_WAIT_S if self.verdict.only_consequences else SETTLE_S)
-            self.on_ending()
+        if ending.failed and not self._asked:
+            if self.verdict.on_failure != "shrink":
+                self._settle(CAUSE_WAIT_S if self.verdict.only_consequences else SETTLE_S)
+                self.on_ending()
+            elif self.replacements is not None:
+                self.replacements.consider(ending)
+        self.on_change()
 
     def on_output(self, rank: int, stream: str, data: bytes) -> None:
         key = rank, stream
@@ -186,7 +248,7 @@ class Attempt:
             self.console.output(rank, stream, pieces, final=not data)
             self._flush_later(key, wanted=bool(len(lines)) and self.console.tty(stream))
         if self.console.full:
-            self.processes.pause(True)
+            self._pause(True)
 
     def _flush_later(self, key: tuple[int, str], *, wanted: bool) -> None:
         """On a terminal an unfinished line (a prompt, a progress bar) is shown after a moment."""
@@ -206,12 +268,18 @@ class Attempt:
     def on_stuck(self, pids: Sequence[int]) -> None:
         self.console.say(f"aiocoll: processes started by ranks could not be ended: {', '.join(map(str, pids))}")
 
-    def on_done(self, complete: bool) -> None:
+    def on_done(self, processes: Processes, complete: bool) -> None:
         if not complete:  # somebody killed the warden; the kernel has killed the ranks then
-            for rank in self.running:
-                pid = self._pids.get(rank, 0)
-                self._ended(Ending(rank, -signal.SIGKILL, self._loop.time(), pid, asked=self._asked))
-        self._over.set()
+            for rank in [rank for rank in self.running if self._owners[rank] is processes]:
+                pid, number = self._pids.get(rank, 0), self._numbers.get(rank, 0)
+                at = self._loop.time()
+                self._ended(Ending(rank, -signal.SIGKILL, at, pid, asked=self._asked, number=number))
+        self.look_whether_over()
+
+    def look_whether_over(self) -> None:
+        """It is when all processes have ended and no other is about to be started."""
+        if all(processes.done for processes in self._herds) and not (self.replacements and self.replacements.pending):
+            self._over.set()
 
     # -- afterwards ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +291,8 @@ class Attempt:
         """What is said at the very end: how it was stopped, or the cause."""
         if self.stopped is None:
             running = self.running if self._over.is_set() else ()
-            return summary(self.verdict, size=self.size, host=self.host, running=running)
+            told = chronicle(self.verdict, host=self.host) if self.verdict.on_failure == "shrink" else []
+            return [*told, *summary(self.verdict, size=self.size, host=self.host, running=running, told=bool(told))]
         lines = [f"aiocoll: {line}" for line in whereabouts(self.verdict)] if self.size > 1 else []
         if self.running and self._over.is_set():
             lines.append(f"aiocoll: {names(self.running)} could not be ended")

@@ -59,7 +59,7 @@ class Node:
     def __init__(self, options: Options, server: StoreServer | None, store: TCPStore) -> None:
         self._options, self._server, self._client = options, server, store
         self._store = PrefixStore(store, "runner/")
-        self.rank, self._count = options.node_rank, options.nnodes
+        self.rank, self._count = options.node_rank or 0, options.nnodes
         self._tasks: list[asyncio.Task[None]] = []
         self.host = socket.gethostname()
 
@@ -181,6 +181,14 @@ class Node:
         else:
             mine = await self.end(restart, mine)
         return mine
+
+    async def next_number(self) -> int | None:
+        """The number of the job's next replacement, None when there were enough or nobody can say."""
+        try:
+            number = await self._store.add("replacements")
+        except AiocollError:
+            return None
+        return number if number <= self._options.max_restarts else None
 
     async def leave(self, restart: int) -> None:
         """Node 0 serves until the others have read the end."""

@@ -21,9 +21,13 @@ JOIN_S = 300.0
 """How long runners of one job wait for one another, unless --timeout is less."""
 GRACE_S = 30.0
 FAILURE_GRACE_S = 1.5
+LAST_CALL_S = 30.0
+"""With MIN:MAX runners, how long a job that has MIN of them waits for the next one to come."""
+RESTARTS = 3
+"""How often --on-failure restart starts all ranks again unless --max-restarts says so."""
 
 _DROPPED = ("--standalone", "--oversubscribe", "--allow-run-as-root", "--tag-output", "-prepend-rank", "-l")
-_DROPPED_WITH_VALUE = ("--monitor-interval", "--start-method", "--role", "--rdzv-conf", "--map-by", "--bind-to")
+_DROPPED_WITH_VALUE = ("--monitor-interval", "--start-method", "--role", "--map-by", "--bind-to")
 _REFUSED = {
     "--run-path": "name the script itself",
     "--logs-specs": "use --log-dir",
@@ -50,7 +54,12 @@ class Options:
     ranks: int = 1
     """How many this runner starts."""
     nnodes: int = 1
-    node_rank: int = 0
+    """How many runners the job has, at most."""
+    nnodes_min: int = 1
+    """With how many it begins, and goes on."""
+    node_rank: int | None = 0
+    """None: whoever can serve at `rdzv` is 0, the others take the next free numbers."""
+    last_call: float = LAST_CALL_S
     rdzv: str = ""
     job: str = ""
     secret: bytes = field(default=b"", repr=False)
@@ -59,13 +68,15 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
     chdir: str = ""
     max_restarts: int = 0
+    """How often all ranks may start again ("restart"), or how many replacements there may be ("shrink")."""
     log_dir: str = ""
     shown: frozenset[int] | None = None
     """Whose output is shown; None is everybody's."""
     timeout: float = math.inf
     grace: float = GRACE_S
     failure_grace: float = FAILURE_GRACE_S
-    on_failure: str = "end"
+    on_failure: str = "kill"
+    """"kill" (one failure ends the job), "shrink" (the others go on) or "restart" (all ranks start again)."""
     stdin: int | None = 0
     """The rank that gets our standard input; None is nobody."""
     dry_run: bool = False
@@ -120,7 +131,8 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--stdin", metavar="RANK|none", help="who reads our standard input (default: rank 0)")
 
     several = made.add_argument_group("several hosts: one runner on each")
-    several.add_argument("--nnodes", metavar="N", help="number of runners")
+    several.add_argument("--nnodes", metavar="N|MIN:MAX",
+                         help="number of runners; MIN:MAX: the job begins with at least MIN of them")
     several.add_argument(*_spellings("--node-rank"), metavar="I",
                          help="which of them this one is; 0 serves the store")
     several.add_argument("--rdzv", *_spellings("--rdzv-endpoint"), metavar="HOST:PORT", help="where the runners meet")
@@ -129,7 +141,9 @@ def parser() -> argparse.ArgumentParser:
                          help="the runners' common secret (or AIOCOLL_SECRET); needed beyond loopback")
     several.add_argument(*_spellings("--local-addr"), metavar="ADDR",
                          help="the address that the ranks here tell others")
-    for name in ("--master-addr", "--master-port", "--rdzv-backend"):
+    several.add_argument(*_spellings("--last-call"), metavar="SECONDS",
+                         help=f"with MIN:MAX, how long to wait for one more runner (default {LAST_CALL_S:g})")
+    for name in ("--master-addr", "--master-port", "--rdzv-backend", "--rdzv-conf"):
         several.add_argument(*_spellings(name), help=argparse.SUPPRESS)
 
     ends = made.add_argument_group("when it ends")
@@ -137,9 +151,12 @@ def parser() -> argparse.ArgumentParser:
     ends.add_argument("--grace", *_spellings("--shutdown-timeout"), metavar="SECONDS",
                       help=f"from asking ranks to end until killing them (default {GRACE_S:g}; after a failure "
                            f"{FAILURE_GRACE_S:g})")
-    ends.add_argument(*_spellings("--max-restarts"), metavar="N", help="start all ranks again up to N times on failure")
-    ends.add_argument(*_spellings("--on-failure"), choices=("end", "kill", "shrink"),
-                      help="end: one failure ends all ranks (default); shrink: the others go on")
+    ends.add_argument(*_spellings("--on-failure"), metavar="kill|shrink|restart",
+                      help="kill: one failure ends all ranks (default); shrink: the others go on; "
+                           "restart: all ranks start again (default with --max-restarts)")
+    ends.add_argument(*_spellings("--max-restarts"), metavar="N",
+                      help=f"restart: start all ranks again up to N times (default {RESTARTS}); shrink: up to N dead "
+                           "ranks get a replacement process (default 0)")
 
     shown = made.add_argument_group("what is shown")
     shown.add_argument("--ranks", *_spellings("--local-ranks-filter"), dest="shown", metavar="0,2-3",
@@ -166,16 +183,19 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Opti
     """Command line to `Options`; UsageError says what is wrong with which option."""
     environ = os.environ if environ is None else environ
     given = parser().parse_args(list(argv))
+    if given.on_failure in ("kill", "end") and given.max_restarts is None:
+        given.max_restarts = "0"  # the command line wins over a preset number
     _preset(given, environ)
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not command:
         raise UsageError("aiocoll run: no program given: aiocoll run -n 4 script.py [arguments]")
     if given.module and given.no_python:
         raise UsageError("aiocoll run: -m and --no-python exclude each other")
-    nnodes = _nodes(given.nnodes)
-    node_rank = _whole("--node-rank", given.node_rank, 0)
+    least, nnodes = _nodes(given.nnodes)
+    node_rank = None if given.node_rank is None and least < nnodes else _whole("--node-rank", given.node_rank, 0)
     rdzv, master = _meeting(given, nnodes)
-    if not node_rank < nnodes:
+    on_failure, restarts = _policy(given.on_failure, given.max_restarts)
+    if least == nnodes and not (node_rank or 0) < nnodes:
         raise UsageError(f"aiocoll run: --node-rank {node_rank} is not a node of --nnodes {nnodes}: 0..{nnodes - 1}")
     if given.log_dir is None and (given.redirects or given.tee) not in (None, "0"):
         raise UsageError("aiocoll run: --redirects and --tee write files: say where with --log-dir")
@@ -185,20 +205,22 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Opti
         kind="module" if given.module else "program" if given.no_python else "script",
         ranks=_rank_count(given.ranks),
         nnodes=nnodes,
+        nnodes_min=least,
         node_rank=node_rank,
+        last_call=_last_call(given),
         rdzv=rdzv,
         job=given.job or "",
         secret=_secret(given.secret_file, environ),
         master=master,
         env=_variables(given, environ),
         chdir=given.chdir or "",
-        max_restarts=_whole("--max-restarts", given.max_restarts, 0),
+        max_restarts=restarts,
         log_dir=given.log_dir or "",
         shown=frozenset() if given.redirects == "3" else _rank_set(given.shown),
         timeout=_seconds("--timeout", given.timeout) if given.timeout is not None else math.inf,
         grace=GRACE_S if grace is None else grace,
         failure_grace=FAILURE_GRACE_S if grace is None else grace,
-        on_failure="shrink" if given.on_failure == "shrink" else "end",
+        on_failure=on_failure,
         stdin=_stdin(given.stdin),
         dry_run=given.dry_run,
         json=given.json,
@@ -229,13 +251,38 @@ def _rank_count(text: str | None) -> int:
     return _whole("-n", text, 1, least=1)
 
 
-def _nodes(text: str | None) -> int:
-    if text is not None and ":" in text:
-        least, _, most = text.partition(":")
-        if least != most:
-            raise UsageError(f"aiocoll run: --nnodes {text}: an elastic number of nodes is not supported: give one")
-        text = least
-    return _whole("--nnodes", text, 1, least=1)
+def _nodes(text: str | None) -> tuple[int, int]:
+    """The least and the greatest number of runners."""
+    least, colon, most = (text or "1").partition(":")
+    low = _whole("--nnodes", least, 1, least=1)
+    high = _whole("--nnodes", most, 1, least=1) if colon else low
+    if low > high:
+        raise UsageError(f"aiocoll run: --nnodes {text}: the smaller number comes first: {high}:{low}")
+    return low, high
+
+
+def _policy(on_failure: str | None, restarts: str | None) -> tuple[str, int]:
+    """What follows a failure, and how often."""
+    policy = {"end": "kill"}.get(on_failure or "", on_failure) or ("restart" if restarts not in (None, "0") else "kill")
+    if policy not in ("kill", "shrink", "restart"):
+        raise UsageError(f"aiocoll run: --on-failure {on_failure!r} is none of kill, shrink, restart")
+    most = _whole("--max-restarts", restarts, RESTARTS if policy == "restart" else 0)
+    if policy == "kill" and most:
+        raise UsageError(
+            f"aiocoll run: --on-failure {on_failure} starts nothing again, so --max-restarts {most} has no meaning: "
+            "leave one of them out, or take --on-failure restart or shrink"
+        )
+    return policy, most
+
+
+def _last_call(given: argparse.Namespace) -> float:
+    """Our option, or what torchrun's users write: --rdzv-conf last_call_timeout=30,..."""
+    text = given.last_call
+    for entry in (given.rdzv_conf or "").split(","):
+        name, _, value = entry.partition("=")
+        if name.strip() == "last_call_timeout" and text is None:
+            text = value.strip()
+    return LAST_CALL_S if text is None else _seconds("--last-call", text, least=0.0)
 
 
 def _whole(name: str, text: str | None, default: int, *, least: int = 0) -> int:

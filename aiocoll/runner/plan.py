@@ -45,7 +45,10 @@ class Layout:
     master: str = ""
     """host:port for torch's variables; nobody of ours listens there."""
     restart: int = 0
+    """How often all ranks have been started again; of a replacement, which one it is."""
     restarts_max: int = 0
+    join: bool = False
+    """Whether these ranks come to a world that others have formed."""
 
 
 def command_line(kind: str, command: tuple[str, ...]) -> list[str]:
@@ -106,6 +109,7 @@ def rank_environment(layout: Layout, local_rank: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": layout.job, "TORCHELASTIC_RESTART_COUNT": layout.restart,
         "TORCHELASTIC_MAX_RESTARTS": layout.restarts_max,
     }  # fmt: skip
+    ours |= {"JOIN": 1} if layout.join else {}
     return {f"AIOCOLL_{name}": str(value) for name, value in ours.items()} | {k: str(v) for k, v in torch.items()}
 
 

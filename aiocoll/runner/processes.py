@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 << 10
 REPORT_BYTES_MAX = 1 << 20
+WORD_BYTES_MAX = 64
 # A rank's last words are read when its end is known; a descendant of it that goes on writing must not keep us.
 LAST_READS_MAX = 64
 
@@ -38,13 +39,16 @@ class Listener(Protocol):
 
     def on_result(self, rank: int, data: bytes) -> None: ...
 
+    def on_word(self, rank: int, word: str) -> None:
+        """What the rank says of itself while it lives (`aiocoll.observe.report.tell`)."""
+
     def on_exit(self, rank: int, code: int, at: float, report: bytes) -> None: ...
 
     def on_not_started(self, rank: int, error: int) -> None: ...
 
     def on_stuck(self, pids: Sequence[int]) -> None: ...
 
-    def on_done(self, complete: bool) -> None:
+    def on_done(self, processes: Processes, complete: bool) -> None:
         """The warden has ended; not `complete` if somebody killed it."""
 
 
@@ -96,6 +100,11 @@ class Processes:
 
     def __repr__(self) -> str:
         return f"Processes(warden={self._warden}, running={self.pids})"
+
+    @property
+    def done(self) -> bool:
+        """Whether all of them, and their warden, have ended (or been let go)."""
+        return self._done
 
     # -- starting ---------------------------------------------------------------------------------------------------
 
@@ -238,13 +247,26 @@ class Processes:
         if not data:
             self._forget(fd)
         if what == "report":
-            if len(self._reports[rank]) < REPORT_BYTES_MAX:
-                self._reports[rank] += data
+            self._reported(rank, data)
         elif what == "result":
             self._listener.on_result(rank, data)
         else:
             self._listener.on_output(rank, what, data)
         return bool(data)
+
+    def _reported(self, rank: int, data: bytes) -> None:
+        """Words are passed on at once; what is longer is the report, for the end."""
+        report = self._reports[rank]
+        start = report.rfind(b"\n") + 1
+        *lines, rest = bytes(report[start:] + data).split(b"\n")
+        del report[start:]
+        for line in lines:
+            if len(line) <= WORD_BYTES_MAX:
+                self._listener.on_word(rank, line.decode(errors="replace"))
+            else:
+                report += line + b"\n"
+        report += rest
+        del report[REPORT_BYTES_MAX:]
 
     def _drain(self, wanted: Callable[[int, str], bool]) -> None:
         for fd, (rank, what) in list(self._pipes.items()):
@@ -269,7 +291,7 @@ class Processes:
             if what in STREAMS:
                 self._listener.on_output(rank, what, b"")  # held open by something that could not be ended
         self.close()
-        self._listener.on_done(complete)
+        self._listener.on_done(self, complete)
 
     def close(self) -> None:
         """Lets go: ranks that still live are ended by the warden, which sees our end of the control socket close."""

@@ -26,24 +26,25 @@ async def among_others(supervisor: Supervisor, signals: Signals) -> tuple[int, l
     if node is None:
         return _stopped(signals)
     try:
-        for restart in range(options.max_restarts + 1):
+        for restart in range(supervisor.restarts + 1):
             layout = await _unless_stopped(node.meet(restart), signals)
             if layout is None:
                 code, words = _stopped(signals)
-                await node.end(restart, End(code, options.node_rank, tuple(words), final=True))
+                await node.end(restart, End(code, node.rank, tuple(words), final=True))
                 return code, words
             end = await _attempt(supervisor, node, layout, signals)
-            if end.code == 0 or end.final or restart == options.max_restarts:
+            if end.code == 0 or end.final or restart == supervisor.restarts:
                 break
             supervisor.say_restart(restart, end.words)
-        elsewhere = [f"aiocoll: node {end.node} reports:"] if end.node != options.node_rank else []
+        elsewhere = [f"aiocoll: node {end.node} reports:"] if end.node != node.rank else []
         return end.code, [*elsewhere, *end.words] if end.code else []
     finally:
         await node.close()
 
 
 async def _attempt(supervisor: Supervisor, node: Node, layout: Layout, signals: Signals) -> End:
-    attempt = supervisor.new_attempt(supervisor.recipe.start(layout, supervisor.options.secret))
+    started = supervisor.recipe.start(layout, supervisor.options.secret)
+    attempt = supervisor.new_attempt(started, node.next_number)
     over: asyncio.Future[End] = asyncio.get_running_loop().create_future()
     telling: list[asyncio.Task[End]] = []
 

@@ -73,15 +73,15 @@ class Signals:
 
     def _pass_on(self, number: signal.Signals) -> None:
         if self.attempt is not None:
-            self.attempt.processes.signal(number, group=number == signal.SIGQUIT)
+            self.attempt.signal(number, group=number == signal.SIGQUIT)
 
     def _suspend(self) -> None:
         """Ctrl-Z stops the ranks with us, fg and bg wake them."""
         if self.attempt is not None:
-            self.attempt.processes.signal(signal.SIGSTOP)
+            self.attempt.signal(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         if self.attempt is not None:
-            self.attempt.processes.signal(signal.SIGCONT)
+            self.attempt.signal(signal.SIGCONT)
 
 
 def _event() -> asyncio.Event:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiocoll.runner.plan import Layout, rank_environment
 from aiocoll.runner.processes import Processes
@@ -61,6 +61,25 @@ class Recipe:
             raise
         return started
 
+    def start_in_place_of(self, rank: int, layout: Layout, secret: bytes, number: int, *, join: bool) -> Processes:
+        """Starts the `number`-th replacement, for one rank of `layout`; with `join` it comes to the running world."""
+        at = replace(layout, restart=number, join=join)
+        processes = Processes(
+            {rank: rank_environment(at, rank - layout.first)},
+            self.argv,
+            self.env,
+            secret=secret,
+            stdin_rank=self.stdin_rank,
+            piped=self.piped,
+            payload=self.payload,
+        )
+        try:
+            processes.start()
+        except BaseException:
+            processes.close()
+            raise
+        return processes
+
     def start_alone(self, layout: Layout) -> Started:
         """On one host: a fresh secret, a port for the store, which we keep, one for MASTER_PORT, which we do not."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -76,8 +95,6 @@ class Recipe:
 
 def place_on_loopback(layout: Layout, port: int) -> Layout:
     """The layout with the store's address and, unless the user wants another, torch's."""
-    from dataclasses import replace
-
     return replace(layout, rdzv=f"tcp://127.0.0.1:{port}", master=layout.master or f"127.0.0.1:{free_port()}")
 
 

@@ -16,6 +16,8 @@ from aiocoll.errors import AiocollError, RendezvousTimeoutError, UsageError
 from aiocoll.runner.console import Console
 from aiocoll.runner.job import Attempt, open_logs
 from aiocoll.runner.options import JOIN_S, Options
+from aiocoll.runner.processes import Processes
+from aiocoll.runner.replace import Claim, Replacements
 from aiocoll.runner.signals import EarlySignals, Signals
 from aiocoll.runner.start import Recipe, Started
 from aiocoll.store.server import StoreServer
@@ -29,6 +31,7 @@ class Supervisor:
     def __init__(self, options: Options, recipe: Recipe, console: Console) -> None:
         self.options, self.recipe, self._console = options, recipe, console
         self._deadline = math.inf
+        self._replacements = 0
         self.attempt: Attempt | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -52,22 +55,33 @@ class Supervisor:
             return await among_others(self, caught)
 
     async def _alone(self, started: Started, signals: Signals | None) -> tuple[int, list[str]]:
-        for restart in range(self.options.max_restarts + 1):
+        for restart in range(self.restarts + 1):
             if restart:
                 started = self.recipe.start_alone(replace(started.layout, restart=restart))
-            attempt = self.new_attempt(started)
+            attempt = self.new_attempt(started, self._next_number)
             assert started.listener is not None
             async with _serving(started), self.watched(attempt, signals):
                 await attempt.run()
-            if attempt.exit_code == 0 or attempt.stopped is not None or restart == self.options.max_restarts:
+            if attempt.exit_code == 0 or attempt.stopped is not None or restart == self.restarts:
                 break
             self.say_restart(restart, attempt.last_words())
-        return attempt.exit_code, [] if attempt.exit_code == 0 else attempt.last_words()
+        return attempt.exit_code, attempt.last_words()
+
+    @property
+    def restarts(self) -> int:
+        """How often all ranks may be started again."""
+        return self.options.max_restarts if self.options.on_failure == "restart" else 0
+
+    async def _next_number(self) -> int | None:
+        if self._replacements == self.options.max_restarts:
+            return None
+        self._replacements += 1
+        return self._replacements
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def new_attempt(self, started: Started) -> Attempt:
-        """Watches over ranks that have just been started."""
+    def new_attempt(self, started: Started, claim: Claim) -> Attempt:
+        """Watches over ranks that have just been started; `claim` gives each replacement its number."""
         layout, options = started.layout, self.options
         ranks = range(layout.first, layout.first + layout.ranks)
         logs = open_logs(options.log_dir, ranks, layout.restart) if options.log_dir else {}
@@ -81,7 +95,18 @@ class Supervisor:
             failure_grace=options.failure_grace,
             logs=logs,
         )
+        if options.on_failure == "shrink" and (options.max_restarts or layout.join):
+            self._replace_in(self.attempt, started, claim)
         return self.attempt
+
+    def _replace_in(self, attempt: Attempt, started: Started, claim: Claim) -> None:
+        def start(rank: int, number: int, join: bool) -> Processes:
+            return self.recipe.start_in_place_of(rank, started.layout, started.secret, number, join=join)
+
+        attempt.replacements = Replacements(attempt, start, claim, self.options.max_restarts)
+        attempt.on_change = attempt.replacements.end_when_idle
+        if started.layout.join:
+            attempt.replacements.all_are_new()
 
     @asynccontextmanager
     async def watched(self, attempt: Attempt, signals: Signals | None) -> AsyncIterator[None]:
@@ -106,8 +131,8 @@ class Supervisor:
         """Why an attempt ended, and that the next follows."""
         for line in words:
             self._console.say(line)
-        self._console.event("restart", number=restart + 1, most=self.options.max_restarts)
-        self._console.say(f"aiocoll: starting all ranks again (restart {restart + 1} of {self.options.max_restarts})")
+        self._console.event("restart", number=restart + 1, most=self.restarts)
+        self._console.say(f"aiocoll: starting all ranks again (restart {restart + 1} of {self.restarts})")
 
 
 @asynccontextmanager

@@ -68,6 +68,12 @@ class Ending:
     """Whether the runner had begun to end the ranks before."""
     start_errno: int = 0
     """Why it could not even be started."""
+    number: int = 0
+    """Which replacement it was; 0 for a rank that was there from the beginning."""
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}" + (f" (replacement {self.number})" if self.number else "")
 
     @property
     def exit_code(self) -> int:
@@ -107,16 +113,50 @@ class Ending:
 class Verdict:
     """Collects the endings of one attempt."""
 
-    on_failure: str = "end"
+    on_failure: str = "kill"
     endings: dict[int, Ending] = field(default_factory=dict)
+    """Of each rank's present process, once it has ended."""
+    earlier: list[Ending] = field(default_factory=list)
+    """Of those that another process has replaced."""
+    replaced_by: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(rank, its number) -> the number of the process that took its place."""
+    not_replaced: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(rank, its number) -> why nobody took its place."""
+    pids: dict[int, int] = field(default_factory=dict)
+    """The number of a replacement -> its process."""
+    too_late: set[int] = field(default_factory=set)
+    """Ranks whose replacement nobody took in."""
+    started: float = 0.0
 
     def add(self, ending: Ending) -> None:
         self.endings[ending.rank] = ending
 
+    def started_as(self, rank: int, number: int, pid: int) -> None:
+        """A process of a rank runs."""
+        if number:
+            self.pids[number] = pid
+
+    def replace(self, rank: int, number: int) -> None:
+        """The rank's process has failed, and another one takes its place."""
+        ending = self.endings.pop(rank)
+        self.earlier.append(ending)
+        self.replaced_by[rank, ending.number] = number
+
+    @property
+    def failures(self) -> list[Ending]:
+        """All that have failed, the first in front."""
+        found = [ending for ending in (*self.earlier, *self.endings.values()) if ending.failed]
+        return sorted(found, key=lambda ending: (ending.when, ending.rank))
+
+    @property
+    def struck(self) -> list[Ending]:
+        """Survivors that could not go on without another rank, and that nobody replaced."""
+        return [e for _, e in sorted(self.endings.items()) if e.failed and e.consequence and not e.asked]
+
     @property
     def cause(self) -> Ending | None:
         """The first failure, None while every ended rank did well."""
-        failed = sorted((e for e in self.endings.values() if e.failed), key=lambda e: (e.when, e.rank))
+        failed = self.failures
         for candidates in (
             [e for e in failed if not e.consequence and not (e.asked and _by_us(e))],
             [e for e in failed if e.consequence],
@@ -139,8 +179,7 @@ class Verdict:
         if cause is None:
             return 0
         if self.on_failure == "shrink":
-            struck = any(e.failed and e.consequence for e in self.endings.values())
-            if not struck and any(not e.failed for e in self.endings.values()):
+            if not self.struck and any(not e.failed for e in self.endings.values()):
                 return 0
         return cause.exit_code or 1
 
@@ -199,16 +238,21 @@ def traceback_of(ending: Ending) -> list[str]:
     return tail[start:]
 
 
-def summary(verdict: Verdict, *, size: int, host: str, running: Iterable[int] = ()) -> list[str]:
-    """The last words on screen: what became of the others first, the cause last."""
+def summary(
+    verdict: Verdict, *, size: int, host: str, running: Iterable[int] = (), told: bool = False
+) -> list[str]:
+    """The last words on screen: what became of the others first, the cause last; none after success.
+
+    ``told``: of those that failed it has been said already (`chronicle`).
+    """
     cause = verdict.cause
-    if cause is None:
+    if cause is None or verdict.exit_code == 0:
         return []
     prefix = f"[r{cause.rank}] " if size > 1 else ""
     lines: list[str] = []
     if size > 1:
-        lines.append(f"aiocoll: {names([cause.rank])} (pid {cause.pid} on {host}) failed first: {cause.error()}")
-        lines += [f"aiocoll: {line}" for line in _others(verdict, cause, running)]
+        lines.append(f"aiocoll: {cause.name} (pid {cause.pid} on {host}) failed first: {cause.error()}")
+        lines += [f"aiocoll: {line}" for line in _others(verdict, cause, running, told)]
     shown = traceback_of(cause)
     if size > 1:
         lines += [prefix + line for line in shown]
@@ -230,11 +274,11 @@ def whereabouts(verdict: Verdict) -> list[str]:
     return [f"{names(ranks)} {'was' if len(ranks) == 1 else 'were'} in {operation}" for operation, ranks in ordered]
 
 
-def _others(verdict: Verdict, cause: Ending, running: Iterable[int]) -> list[str]:
+def _others(verdict: Verdict, cause: Ending, running: Iterable[int], told: bool) -> list[str]:
     """What is known of the survivors, those of one fate in one line."""
     fates: dict[str, list[int]] = {}
     for ending in verdict.endings.values():
-        if ending.rank == cause.rank:
+        if ending is cause or (told and ending.failed):
             continue
         report = ending.report
         where = f" in {report.operation}" if report is not None and report.operation else ""

@@ -20,7 +20,7 @@ def test_what_follows_the_script_is_the_scripts() -> None:
 def test_defaults() -> None:
     options = parse(["a.py"], {})
     assert (options.ranks, options.nnodes, options.grace, options.stdin) == (1, 1, GRACE_S, 0)
-    assert options.timeout == math.inf and options.shown is None and options.on_failure == "end"
+    assert options.timeout == math.inf and options.shown is None and options.on_failure == "kill"
 
 
 @pytest.mark.parametrize("option", ["-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node", "--ranks-per-node"])
@@ -90,7 +90,7 @@ def test_secrets_come_as_a_phrase_or_in_a_file(tmp_path: object) -> None:
         ("--bogus a.py", "--bogus"),
         ("--nnodes 2 a.py", "--rdzv HOST:PORT"),
         ("--nnodes 2 --node-rank 2 --rdzv h:1 a.py", "0..1"),
-        ("--nnodes 1:4 a.py", "elastic"),
+        ("--nnodes 4:1 a.py", "1:4"),
         ("--nnodes 2 --rdzv h:99999 a.py", "'h:99999'"),
         ("--rdzv-backend etcd a.py", "etcd"),
         ("--run-path a.py", "name the script itself"),

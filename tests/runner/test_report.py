@@ -25,7 +25,7 @@ def run(program: str, *, hand_over: bool = True) -> tuple[subprocess.CompletedPr
     )  # fmt: skip
     os.close(write)
     with os.fdopen(read) as pipe:
-        return done, [json.loads(line) for line in pipe]
+        return done, [json.loads(line) for line in pipe if line.startswith("{")]  # words of `tell` are none
 
 
 INSTALL = "from aiocoll.observe import report; report.install(); report.install()\n"
