@@ -220,6 +220,8 @@ class InprocTransport:
     def _meet(self, peer: int) -> None:
         """Connecting concerns both sides: the peer has a link to me from now on, or I hear that nobody is there."""
         target = self.switch.ports.get(peer)
+        if self.rank in self.switch.down:
+            return  # it does not know yet that it is dead, and reaches nobody
         if peer in self.switch.down:
             self.soon(self.owner_lost, peer)
         elif target is None and peer in self.switch.ended:
