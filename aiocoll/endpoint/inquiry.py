@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CollectiveTimeoutError, MismatchError
 from .message import MessageReceive, MessageSend
-from .news import absentees
+from .news import absentees, called
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -101,16 +101,17 @@ class Inquiry:
         scope, failure = self.scope, self.failure
         elapsed = failure.endpoint.loop.time() - call.began
         for world in self.peers:
-            made = self.answers.get(world, {}).get("made")
-            if made is not None and made != call.description:
-                error = MismatchError(
-                    f"ranks made different calls under one number ({call.label} of group {scope.label!r}), and waited "
-                    f"{elapsed:.1f} s for one another: rank {scope.rank} made [{call.description}], "
-                    f"rank {scope.index[world]} made [{made}]",
-                    rank=scope.index[world], world_rank=world, **call.where(),
-                )  # fmt: skip
-                failure.break_group(scope, error, call=call)
-                return
+            for number, made in _calls_of(self.answers.get(world, {}), call.number):
+                mine = scope.unlike(number, made)
+                if mine is not None:
+                    error = MismatchError(
+                        f"ranks made different calls under one number ({scope.words(number)} of group "
+                        f"{scope.label!r}), and waited {elapsed:.1f} s for one another: rank {scope.rank} made "
+                        f"[{mine}], rank {scope.index[world]} made [{made}]",
+                        rank=scope.index[world], world_rank=world, group=scope.label, **called(scope, number, mine),
+                    )  # fmt: skip
+                    failure.break_group(scope, error, number=number)
+                    return
         if not self.final:
             return
         missing = self.missing()
@@ -146,6 +147,16 @@ class Inquiry:
             text, operation=send.describe(), elapsed=elapsed, **absentees(scope, [send.peer])
         )
         scope.mailbox.stop_sending(send, error)
+
+
+def _calls_of(answer: dict[str, Any], number: int) -> list[tuple[int, str]]:
+    """What another rank made: call ``number``, and those that it has not finished (an earlier one, perhaps)."""
+    calls = [(number, answer.get("made"))]
+    begun = answer.get("begun")
+    for each in begun if isinstance(begun, (list, tuple)) else ():
+        if isinstance(each, (list, tuple)) and len(each) == 2 and isinstance(each[0], int):
+            calls.append((each[0], each[1]))
+    return sorted((each, made) for each, made in calls if isinstance(made, str))
 
 
 def _stuck(answer: dict[str, Any]) -> str:

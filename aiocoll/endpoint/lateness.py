@@ -6,7 +6,8 @@ The rule: a receive of a message is only withdrawn; for everything else the othe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CollectiveTimeoutError
 from .inquiry import Inquiry
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .channel import Call
     from .core import Endpoint
     from .scope import Scope
+
+_CALLS_TOLD_MAX: Final = 20
+_WORDS_TOLD_MAX: Final = 500
 
 
 class Lateness:
@@ -76,4 +80,8 @@ class Lateness:
             return {"here": False, "last": "not in this group (any more)", "waits": waits}
         under_way = scope.calls.get(call)
         description = under_way.description if under_way is not None else scope.over.get(call)
-        return {"here": description is not None, "made": description, "last": scope.last, "waits": waits}
+        some = islice(scope.calls.values(), _CALLS_TOLD_MAX)
+        begun = [[each.number, each.description] for each in some if len(each.description) < _WORDS_TOLD_MAX]
+        return {
+            "here": description is not None, "made": description, "last": scope.last, "waits": waits, "begun": begun,
+        }  # fmt: skip

@@ -77,12 +77,10 @@ class Refusals:
 
     def differ(self, scope: Scope, number: int, mine: str, peer: int, meta: bytes) -> None:
         """A peer's first frame of a call says that its call is another one than mine."""
-        call = scope.calls.get(number)
-        what = "a call" if call is None else call.label
         text = (
-            f"ranks made different calls under one number ({what} of group {scope.label!r}): rank {scope.rank} made "
-            f"[{mine}], rank {scope.index.get(peer)} made [{description_in(meta)}]; every rank makes the same calls "
-            "in the same order with the same op, dtype, shape and root, or name them with name="
+            f"ranks made different calls under one number ({scope.words(number)} of group {scope.label!r}): "
+            f"rank {scope.rank} made [{mine}], rank {scope.index.get(peer)} made [{description_in(meta)}]; every rank "
+            "makes the same calls in the same order with the same op, dtype, shape and root, or name them with name="
         )
         error = MismatchError(
             text, rank=scope.index.get(peer), world_rank=peer, group=scope.label, **called(scope, number, mine)

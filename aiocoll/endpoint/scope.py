@@ -76,6 +76,8 @@ class Scope:
         """News of the latest refusals by others, which goes before news that the group is broken."""
         self.named: dict[str, int] = {}
         self.next_call = 0
+        self.recoveries = 0
+        """How often agree and shrink have been called."""
         self.made: Labelled | None = None
         """The call that was made last."""
         self.broken: AiocollError | None = None
@@ -116,13 +118,23 @@ class Scope:
     def last_seen(self, world: int) -> str:
         """The last call in which a member was heard, in words."""
         number = self.seen.get(world)
-        if number is None:
-            return "no call yet"
+        return "no call yet" if number is None else self.words(number)
+
+    def words(self, number: int) -> str:
+        """A call that this rank has made, in words."""
         under_way = self.calls.get(number)
         if under_way is not None:
             return under_way.label
-        what = (self.over.get(number) or "a call").partition(" ")[0]
+        what = (self.over.get(number) or "").partition(" ")[0] or "a call"
         return f"{what} (call {number})" if number < NAMED else f"{what} (called by name)"
+
+    def unlike(self, number: int, description: str) -> str | None:
+        """What this rank made under a number, if that was another call than the one described."""
+        if number in self.failed:  # of which only the collective may be known
+            return None
+        under_way = self.calls.get(number)
+        mine = self.over.get(number) if under_way is None else under_way.description
+        return mine if mine != description else None
 
     def others(self) -> list[int]:
         """World ranks of the other members, in group order."""
