@@ -7,6 +7,7 @@ frozen rank says nothing, and a link over which nothing passes is given up after
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import random
 from collections.abc import Callable
@@ -86,6 +87,10 @@ class Trouble:
 
         self.loop.before_step[rank] = look if before is None else both
 
+    def _at(self, when: float, what: Callable[..., None], *arguments: int) -> asyncio.TimerHandle:
+        """Later, as the simulation's own work: what a rank would do waits while that rank is held."""
+        return self.loop.call_at(max(when, self.loop.now), what, *arguments, context=contextvars.Context())
+
     # -- ranks
 
     def left(self, src: int) -> None:
@@ -108,7 +113,7 @@ class Trouble:
         now, free = self.loop.now, self._free.get(fault.rank, 0.0)
         if now < free:
             self.loop.hold(fault.rank)
-            self.loop.call_at(free, self.loop.release, fault.rank)
+            self._at(free, self.loop.release, fault.rank)
         else:
             self._free[fault.rank] = now + fault.seconds
 
@@ -126,7 +131,7 @@ class Trouble:
         else:
             self.loop.hold(rank)
             if fault.until < math.inf:
-                self.loop.call_at(max(fault.until, self.loop.now), self.loop.release, rank)
+                self._at(fault.until, self.loop.release, rank)
             else:
                 self.ranks.stand_still(rank)
 
@@ -182,7 +187,7 @@ class Trouble:
         for one, other in ((src, dst), (dst, src)):
             if (one, other) not in self._given_up:
                 seconds = self.lost_seconds * (0.9 + 0.1 * self._random.random())
-                self._given_up[one, other] = self.loop.call_later(seconds, self._give_up, one, other)
+                self._given_up[one, other] = self._at(self.loop.now + seconds, self._give_up, one, other)
 
     def _give_up(self, one: int, other: int) -> None:
         port = self.switch.ports.get(one)
