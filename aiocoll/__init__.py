@@ -2,12 +2,13 @@
 
 The map of this tree, top to bottom; what stands higher may import what stands lower:
 
-    __main__ cli    the program ``aiocoll``: run, bench
+    __main__ cli    the program ``aiocoll``: run, trace, bench
     contrib/        one file per foreign framework
     testing/        conformance suites, and ``run``: one test on every fabric
     bench/          ``aiocoll bench``: the collectives timed and checked, next to what the machine can do
     distributed/    the documented blocking API, a thin skin over sync
     runner/         spawn N of me: ``aiocoll run`` and ``aiocoll.launch``
+    trace/          ``aiocoll trace``: what the dumps of several ranks say together
     sim/            many ranks in one process, virtual time, one seed
     sync/           blocking groups and Work handles over the drivers Inline and Threaded
     world           connect() and run(): a place -> store + links -> the first Group

@@ -11,6 +11,7 @@ from importlib import import_module
 
 COMMANDS = {
     "run": ("aiocoll.runner.command", "start the ranks of a program and see them through"),
+    "trace": ("aiocoll.trace.command", "what the ranks of a job are doing, and what their dumps say together"),
     "bench": ("aiocoll.bench.command", "measure the collectives, and what the machine itself can do"),
 }
 

@@ -211,7 +211,7 @@ class Calls:
             self._may_begin(call)
         scope.calls[call.number] = call
         flight = endpoint.flight
-        fact = [CALL, flight.clock(), 0.0, scope.id, call._label, call.number, call.description, None]
+        fact = [CALL, flight.clock(), None, scope.id, call._label, call.number, call.description, None]
         flight.record(fact)
         if observe.active:
             observe.emit("call", group=self.name, rank=scope.rank, call=call.label, description=call.description)

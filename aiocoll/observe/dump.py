@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 SUFFIX: Final = ".trace.json"
@@ -73,24 +73,24 @@ def _lines(dump: dict[str, Any]) -> Iterator[str]:
 
 def fact_in_words(fact: dict[str, Any]) -> str:
     """One fact in a line."""
-    kind = fact["kind"]
-    if kind == "call":
-        what = f"{call_in_words(fact['label'], fact['call'])} of {fact['group']!r} [{fact['made']}]"
-    elif kind == "message":
-        peer = "anyone" if fact["peer"] is None else f"rank {fact['peer']}"
-        what = f"{fact['what']} {peer}, {'any tag' if fact['tag'] is None else 'tag {}'.format(fact['tag'])}"
-        what += f", of {fact['group']!r}"
-    else:
+    if fact["kind"] not in ("call", "message"):
         rest = (f"{name}={value!r}" for name, value in fact.items() if name not in ("at", "kind"))
-        return " ".join([kind, *rest])
+        return " ".join([fact["kind"], *rest])
+    made = f" [{fact['made']}]" if fact["kind"] == "call" else ""
+    what = f"{called(fact)} of {fact['group']!r}{made}"
     if fact["ended"] is None:
         return f"{what}: has not ended"
     return f"{what}: {fact['error'] or 'done'} after {_span(fact['ended'] - fact['at'])}"
 
 
-def call_in_words(label: str, number: int) -> str:
-    """A call with its number: labels of calls that came again have none."""
-    return label if " " in label or number >= _NAMED else f"{label} (call {number})"
+def called(fact: dict[str, Any]) -> str:
+    """What a rank called: a collective with its number, or a message with its peer and tag."""
+    if fact["kind"] == "call":  # labels of calls that came again have no number
+        label, number = str(fact["label"]), int(fact["call"])
+        return label if " " in label or number >= _NAMED else f"{label} (call {number})"
+    peer = "anyone" if fact["peer"] is None else f"rank {fact['peer']}"
+    tag = "any tag" if fact["tag"] is None else f"tag {fact['tag']}"
+    return f"{fact['what']} {'to' if str(fact['what']).startswith('send') else 'from'} {peer} with {tag}"
 
 
 def _moment(wall: float) -> str:
@@ -103,12 +103,4 @@ def _span(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
 
 
-def joined(ranks: Iterable[int]) -> str:
-    """"rank 1", "ranks 0, 2 and 3"."""
-    found = [str(rank) for rank in sorted(ranks)]
-    if len(found) == 1:
-        return f"rank {found[0]}"
-    return f"ranks {', '.join(found[:-1])} and {found[-1]}"
-
-
-__all__ = ["SUFFIX", "call_in_words", "fact_in_words", "joined", "text_of", "write"]
+__all__ = ["SUFFIX", "called", "fact_in_words", "text_of", "write"]

@@ -6,6 +6,7 @@ or at the latest when the connection closes or the program ends. SIGUSR2 is take
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import logging
@@ -21,6 +22,7 @@ from typing import Any, Final
 from .dump import text_of, write
 from .flight import Flight
 
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _log = logging.getLogger("aiocoll.trace")
 _FAILURES_MAX: Final = 50
 """Dumps of failures per process: a program that breaks groups for ever must not fill a disk."""
@@ -66,9 +68,10 @@ class Source:
         if dump is not None and dump["pid"] == os.getpid():
             self._write(dump)
 
-    def dump(self, why: str, stack: list[str]) -> dict[str, Any]:
+    def dump(self, why: str, frame: FrameType | None) -> dict[str, Any]:
         """The state now, with where the main thread is."""
-        return {**self._snapshot(why), "stack": stack}
+        stack = "".join(traceback.format_stack(frame)).rstrip("\n").split("\n") if frame is not None else []
+        return {**self._snapshot(why), "stack": stack, "place": _place(frame)}
 
     def show(self, dump: dict[str, Any]) -> None:
         """Into the directory; without one the text goes to stderr, past whatever has its hands on that now."""
@@ -136,12 +139,22 @@ def _taken_elsewhere(number: int) -> bool:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    stack = "".join(traceback.format_stack(frame)).rstrip("\n").split("\n") if frame is not None else []
     for source in list(_open):
         try:
-            source.show(source.dump("asked for (SIGUSR2)", stack))
+            source.show(source.dump("asked for (SIGUSR2)", frame))
         except Exception:  # whatever is half done where the signal came: the program must not suffer for it
             _log.exception("a dump that SIGUSR2 asked for failed")
+
+
+def _place(frame: FrameType | None) -> str:
+    """Where the user's program is: the innermost line that is neither ours nor the event loop's."""
+    loops = (_PACKAGE, os.path.dirname(asyncio.__file__) + os.sep)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(loops):
+            return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
+        frame = frame.f_back
+    return ""
 
 
 # -- the end

@@ -16,9 +16,9 @@ TEXT_CHARS_MAX: Final = 2000
 _GROUPS_MAX: Final = 1000
 
 CALL: Final = "call"
-"""[CALL, began, ended or 0, group id, label, number, description, error or None]"""
+"""[CALL, began, ended or None, group id, label, number, description, error or None]"""
 MESSAGE: Final = "message"
-"""[MESSAGE, made, ended or 0, group id, which method, peer or None for anyone, tag or None for any, error or None]"""
+"""[MESSAGE, made, ended or None, group id, which method, peer or None for anyone, tag or None for any, error or None]"""
 ENDED: Final = 2
 ERROR: Final = 7
 
@@ -49,7 +49,7 @@ class Flight:
 
     def message(self, group: int, what: str, peer: int | None, tag: int | None) -> Entry:
         """A message is sent or wanted from now on; `over` ends it."""
-        entry: Entry = [MESSAGE, self.clock(), 0.0, group, what, peer, tag, None]
+        entry: Entry = [MESSAGE, self.clock(), None, group, what, peer, tag, None]
         self.record(entry)
         return entry
 
@@ -70,14 +70,15 @@ class Flight:
     def succeeded_since(self, when: float) -> bool:
         """Whether a call or a message has ended well since then."""
         return any(
-            entry[0] in (CALL, MESSAGE) and entry[ENDED] > when and entry[ERROR] is None for entry in list(self._kept)
+            entry[0] in (CALL, MESSAGE) and entry[ERROR] is None and entry[ENDED] is not None and entry[ENDED] > when
+            for entry in list(self._kept)
         )
 
     def _fact(self, entry: Entry) -> dict[str, Any]:
         kind, at = entry[:2]
         if kind not in (CALL, MESSAGE):
             return {"at": at, "kind": kind, **entry[2]}
-        fact = {"at": at, "kind": kind, "ended": entry[ENDED] or None, "error": entry[ERROR]}
+        fact = {"at": at, "kind": kind, "ended": entry[ENDED], "error": entry[ERROR]}
         fact |= {"group": self.groups.get(entry[3], "?"), "group_id": f"{entry[3]:016x}"}
         if kind == CALL:
             return {**fact, "collective": entry[4].partition(" ")[0], "label": entry[4], "call": entry[5],

@@ -1,0 +1,91 @@
+"""The wait-for graph of one connection, in words.
+
+The rule: ranks that wait alike stand in one line; where a chain of waiting ends, or bites its own tail, is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from aiocoll.observe.dump import called
+
+from .dumps import Dump, Wait
+
+_LINES_MAX: Final = 40
+
+
+def waiting(ranks: Mapping[int, Dump]) -> list[str]:
+    """Who waits for whom and in what; then those that are waited for and wait for nobody; then a cycle, if one is."""
+    alike: dict[tuple[str, str, int], list[tuple[int, Wait]]] = {}
+    for rank, dump in ranks.items():
+        for wait in dump.waits():
+            alike.setdefault((wait.group, wait.label, wait.peer), []).append((rank, wait))
+    lines = [_edge(ranks, waits) for _, waits in sorted(alike.items(), key=lambda item: item[1][0][0])]
+    edges = {rank: {wait.peer for wait in dump.waits() if wait.peer >= 0} for rank, dump in ranks.items()}
+    wanted = sorted({peer for peers in edges.values() for peer in peers})
+    if len(lines) > _LINES_MAX:
+        lines = [*lines[:_LINES_MAX], f"and {len(lines) - _LINES_MAX} more that wait"]
+    lines += [_end(ranks[peer]) for peer in wanted if peer in ranks and not edges[peer]]
+    ring = cycle(edges)
+    if ring and _apart(ranks, ring):
+        shown = [str(ranks[rank].shown(rank)) for rank in ring]
+        lines.append(f"a cycle: rank {' waits for rank '.join([*shown, shown[0]])}; nobody of them can go on")
+    return lines
+
+
+def _edge(ranks: Mapping[int, Dump], waits: list[tuple[int, Wait]]) -> str:
+    members = [rank for rank, _ in waits]
+    one, dump = waits[0][1], ranks[members[0]]
+    shown = sorted(dump.shown(rank) for rank in members)
+    who = f"rank {shown[0]} waits" if len(shown) == 1 else f"ranks {', '.join(map(str, shown))} wait"
+    whom = "anyone" if one.peer < 0 else f"rank {dump.shown(one.peer)}"
+    where = f" of group {dump.group_name(one.group)!r}" if one.group else ""
+    return f"{who} for {whom} in {one.label}{where}, {max(wait.seconds for _, wait in waits):.1f} s"
+
+
+def _end(dump: Dump) -> str:
+    """A rank that is waited for and waits for nobody."""
+    busy = [call["label"] for group in dump.content["groups"] for call in group["under_way"]]
+    last = next((fact for fact in reversed(list(dump.facts("call", "message")))), None)
+    if busy:
+        what = f"it is in {busy[0]}"
+    elif last is None:
+        what = "it has made no call"
+    else:
+        age = float(dump.content["clock"]) - float(last["at"] if last["ended"] is None else last["ended"])
+        how = "began" if last["ended"] is None else "ended"
+        what = f"its last call, {called(last)} of group {last['group']!r}, {how} {age:.1f} s ago"
+    place = f"; it is at {dump.place}" if dump.place else ""
+    return f"rank {dump.shown(dump.rank)} waits for nobody: {what}{place}"
+
+
+def _apart(ranks: Mapping[int, Dump], ring: Iterable[int]) -> bool:
+    """Whether a ring of ranks is more than one collective in which all of them are: there a cycle is how it works."""
+    labels = {(wait.group, wait.label) for rank in ring for wait in ranks[rank].waits()}
+    return len(labels) > 1
+
+
+def cycle(edges: Mapping[int, set[int]]) -> list[int]:
+    """Ranks that wait for one another in a ring, from the lowest on; empty if there is no ring."""
+    over: set[int] = set()
+    for start in sorted(edges):
+        path: list[int] = []
+        stack: list[tuple[int, list[int]]] = [(start, sorted(edges.get(start, ())))]
+        while stack:
+            rank, left = stack[-1]
+            if rank not in path:
+                path.append(rank)
+            if not left:
+                over.add(rank)
+                path.pop()
+                stack.pop()
+                continue
+            peer = left.pop(0)
+            if peer in path:
+                ring = path[path.index(peer) :]
+                first = ring.index(min(ring))
+                return ring[first:] + ring[:first]
+            if peer not in over and peer in edges:
+                stack.append((peer, sorted(edges[peer])))
+    return []
