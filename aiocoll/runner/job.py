@@ -14,12 +14,13 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 from aiocoll.errors import AiocollError
-from aiocoll.runner.chronicle import chronicle
+from aiocoll.runner.chronicle import Result, merged, result_of
 from aiocoll.runner.console import STREAMS, Console
 from aiocoll.runner.lines import LineBuffer
 from aiocoll.runner.processes import Processes
@@ -287,12 +288,21 @@ class Attempt:
     def exit_code(self) -> int:
         return self.stopped if self.stopped is not None else self.verdict.exit_code
 
+    def result(self, *, over: bool = True) -> Result:
+        """How the ranks here have fared, for what is said of all."""
+        running = self.running if self._over.is_set() else ()
+        clocks = time.time() - time.monotonic()
+        return result_of(
+            self.verdict, size=self.size, host=self.host, clocks=clocks, running=running, over=over
+        )
+
     def last_words(self) -> list[str]:
         """What is said at the very end: how it was stopped, or the cause."""
+        running = self.running if self._over.is_set() else ()
+        if self.stopped is None and self.verdict.on_failure == "shrink":
+            return merged([self.result()])[1]
         if self.stopped is None:
-            running = self.running if self._over.is_set() else ()
-            told = chronicle(self.verdict, host=self.host) if self.verdict.on_failure == "shrink" else []
-            return [*told, *summary(self.verdict, size=self.size, host=self.host, running=running, told=bool(told))]
+            return summary(self.verdict, size=self.size, host=self.host, running=running)
         lines = [f"aiocoll: {line}" for line in whereabouts(self.verdict)] if self.size > 1 else []
         if self.running and self._over.is_set():
             lines.append(f"aiocoll: {names(self.running)} could not be ended")

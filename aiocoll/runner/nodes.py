@@ -1,22 +1,26 @@
 """Several runners, one job: they meet in the store that node 0 serves, agree on the ranks, and end together.
 
 Rule: the first who writes the ``end`` of an attempt decides for all; nobody waits for a runner that cannot answer.
+Who belongs to the job, and what follows when one is lost, `coordinator` decides, which runs beside the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import json
 import math
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiocoll.errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
+from aiocoll.runner.chronicle import Result
+from aiocoll.runner.coordinator import BEAT_S, DOOR, LOST_S, Coordinator, Seat, nnodes_text
 from aiocoll.runner.options import JOIN_S, Options, split_address
 from aiocoll.runner.plan import Layout
 from aiocoll.runner.start import free_port
@@ -25,8 +29,8 @@ from aiocoll.store.server import StoreServer
 from aiocoll.store.stream import address_text
 from aiocoll.store.tcp import TCPStore
 
-BEAT_S, LOST_S = 2.0, 15.0
 GOODBYE_S = 10.0
+NODES_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class End:
     final: bool = False
     """Whether no restart may follow (somebody wanted the job to stop)."""
     lost: bool = False
-    """Whether this runner says so alone, because it has lost another one."""
+    """Whether this runner says so alone, because it has lost node 0 and with it the others."""
 
     def encode(self) -> bytes:
         words = list(self.words)
@@ -56,25 +60,44 @@ class End:
 class Node:
     """This runner among the others; made by `open`, one `Meeting`-like round (`meet`, `finish`) per attempt."""
 
-    def __init__(self, options: Options, server: StoreServer | None, store: TCPStore) -> None:
+    def __init__(
+        self, options: Options, server: StoreServer | None, store: TCPStore, say: Callable[[str], None]
+    ) -> None:
         self._options, self._server, self._client = options, server, store
         self._store = PrefixStore(store, "runner/")
-        self.rank, self._count = options.node_rank or 0, options.nnodes
+        self.rank = options.node_rank if options.node_rank is not None else 0
+        self._counts: dict[int, int] = {}
+        """Who began, with how many ranks."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._coordinator: Coordinator | None = None
+        self._coordinating: asyncio.Task[None] | None = None
+        if server is not None:
+            self._coordinator = Coordinator(options, self._store, self._end_of_all, say)
+            self._coordinating = asyncio.ensure_future(self._coordinator.run())
         self.host = socket.gethostname()
 
     def __repr__(self) -> str:
-        return f"Node({self.rank} of {self._count} at {self._options.rdzv})"
+        return f"Node({self.rank} of {nnodes_text(self._options)} at {self._options.rdzv})"
+
+    @property
+    def may_go_alone(self) -> bool:
+        """Whether the job goes on when only node 0, and with it the store, is lost."""
+        left = len(self._counts) - 1
+        return self._options.on_failure == "shrink" and self.rank != 0 and left >= self._options.nnodes_min
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether somebody who stops this runner means only this one: the job can do with fewer."""
+        options = self._options
+        return options.on_failure == "shrink" and self.rank != 0 and options.nnodes_min < options.nnodes
 
     @classmethod
-    async def open(cls, options: Options) -> Node:
+    async def open(cls, options: Options, say: Callable[[str], None]) -> Node:
         """Serves the store (node 0) or finds it; every way to fail says what and where."""
         host, port = split_address(options.rdzv)
         await _require_secret(host, options)
         job = job_name(options)
-        server = None
-        if options.node_rank == 0:
-            server = await StoreServer.start(host, port, secret=options.secret, job=job)
+        server = await _serve(host, port, options, job) if not options.node_rank else None
         try:
             patience = min(JOIN_S, options.timeout)
             store = await TCPStore.connect(host, port, secret=options.secret, job=job, timeout=patience)
@@ -82,53 +105,92 @@ class Node:
             if server is not None:
                 await server.close()
             raise
-        return cls(options, server, store)
+        return cls(options, server, store, say)
 
     # -- one attempt ------------------------------------------------------------------------------------------------
 
     async def meet(self, restart: int) -> Layout:
         """All runners say how many ranks they start; the ranks are numbered in the order of the nodes."""
-        options, at = self._options, f"{restart}/"
-        mine = json.dumps([options.ranks, options.nnodes, self.host, os.getpid()]).encode()
-        taken = await self._store.compare_set(f"{at}node/{self.rank}", b"", mine)
+        if restart:
+            await self._gather_again(restart)
+            return self._layout(restart, await self._store.get(f"{restart}/master", timeout=JOIN_S))
+        await self._take_seat()
+        if self._server is not None:
+            await self._store.set("0/master", self._master())
+        await self._push("came")
+        patience = min(JOIN_S, self._options.timeout) + BEAT_S  # node 0 is the first to know who is missing
+        plan = json.loads(await self._store.get("plan", timeout=patience))
+        if "failed" in plan:
+            raise (RendezvousTimeoutError if plan["late"] else RendezvousError)(plan["failed"])
+        self._counts = dict(plan["nodes"])
+        master = await self._store.get("0/master", timeout=patience)
+        return self._layout(0, master) if self.rank in self._counts else await self._come_later(master)
+
+    def _master(self) -> bytes:
+        return address_text(split_address(self._options.rdzv)[0], free_port()).encode()
+
+    async def _take_seat(self) -> None:
+        options = self._options
+        mine = Seat(options.ranks, nnodes_text(options), options.on_failure, self.host, os.getpid())
+        wanted = options.node_rank
+        if wanted is None and self._server is None:
+            wanted = await self._free_number(mine)
+        self.rank = wanted or 0
+        taken = Seat.decode(await self._store.compare_set(f"seat/{self.rank}", b"", mine.encode()))
         if taken != mine:
-            _, _, host, pid = json.loads(taken)
-            raise RendezvousError(f"--node-rank {self.rank} is taken: the runner with pid {pid} on {host} has it")
-        if self.rank == 0:
-            host, _ = split_address(options.rdzv)
-            await self._store.set(f"{at}master", address_text(host, free_port()).encode())
-        keys = [f"{at}node/{node}" for node in range(self._count)]
+            raise RendezvousError(
+                f"--node-rank {self.rank} is taken: the runner with pid {taken.pid} on {taken.host} has it"
+            )
+
+    async def _free_number(self, mine: Seat) -> int:
+        for number in range(1, NODES_MAX):
+            if await self._store.compare_set(f"seat/{number}", b"", mine.encode()) == mine.encode():
+                return number
+        raise RendezvousError(f"all of {NODES_MAX} numbers of runners are taken at {self._options.rdzv}")
+
+    async def _gather_again(self, restart: int) -> None:
+        if self._coordinator is not None:
+            self._coordinator.attempt(restart)
+            await self._store.set(f"{restart}/master", self._master())
+        await self._store.set(f"{restart}/node/{self.rank}", b"1")
+        keys = [f"{restart}/node/{node}" for node in self._counts]
         try:
-            found = await self._store.multi_get([*keys, f"{at}master"], timeout=min(JOIN_S, options.timeout))
+            await self._store.wait(keys, timeout=min(JOIN_S, self._options.timeout))
         except RendezvousTimeoutError as error:
-            here = [key for key in keys if await self._store.check([key])]
-            missing = [str(node) for node, key in enumerate(keys) if key not in here]
+            missing = [str(n) for n, key in zip(self._counts, keys, strict=True) if not await self._store.check([key])]
             raise RendezvousTimeoutError(
-                f"{len(here)} of {self._count} runners came to {options.rdzv}; --node-rank {', '.join(missing)} missing"
+                f"{len(keys) - len(missing)} of {len(keys)} runners came to restart {restart} at {self._options.rdzv}; "
+                f"--node-rank {', '.join(missing)} missing"
             ) from error
-        nodes = [json.loads(text) for text in found[:-1]]
-        for node, (_, nnodes, host, pid) in enumerate(nodes):
-            if nnodes != self._count:
-                raise RendezvousError(
-                    f"--nnodes {self._count} here, but {nnodes} at node {node} (pid {pid} on {host}): "
-                    "all runners need the same"
-                )
-        counts = [node[0] for node in nodes]
+
+    def _layout(self, restart: int, master: bytes) -> Layout:
+        before = [self._counts[node] for node in self._counts if node < self.rank]
         return Layout(
-            size=sum(counts),
-            ranks=options.ranks,
-            first=sum(counts[: self.rank]),
-            node_rank=self.rank,
-            nnodes=self._count,
-            job=job_name(options),
-            rdzv=f"tcp://{options.rdzv.removeprefix('tcp://')}",
-            master=found[-1].decode(),
+            size=sum(self._counts.values()),
+            ranks=self._options.ranks,
+            first=sum(before),
+            node_rank=len(before),
+            nnodes=len(self._counts),
+            job=job_name(self._options),
+            rdzv=f"tcp://{self._options.rdzv.removeprefix('tcp://')}",
+            master=master.decode(),
             restart=restart,
-            restarts_max=options.max_restarts,
+            restarts_max=self._options.max_restarts,
+        )
+
+    async def _come_later(self, master: bytes) -> Layout:
+        """The job has begun without us: our ranks come to it as newcomers, if it wants them."""
+        reply = json.loads(await self._store.get(f"reply/{self.rank}", timeout=JOIN_S))
+        if "refused" in reply:
+            raise RendezvousError(reply["refused"])
+        first, ranks = reply["first"], self._options.ranks
+        layout = self._layout(0, master)
+        return replace(
+            layout, size=first + ranks, first=first, node_rank=self.rank, nnodes=reply["nodes"], join=True
         )
 
     def watch(self, restart: int, ended: Callable[[End], None]) -> None:
-        """From now on `ended` is called (once) when the attempt is over somewhere, or the others are gone."""
+        """From now on `ended` is called (once) when the attempt is over somewhere, or node 0 is gone."""
         called = False
 
         def once(end: End) -> None:
@@ -146,24 +208,26 @@ class Node:
         try:
             ended(End.decode(await self._store.get(f"{restart}/end", timeout=math.inf)))
         except AiocollError as error:
-            text = f"aiocoll: the runner of node 0 at {self._options.rdzv} is gone: {error}"
-            ended(End(1, self.rank, (text,), final=True, lost=True))
+            ended(self._lost(f"is gone: {error}"))
+
+    def _lost(self, how: str) -> End:
+        text = f"aiocoll: the runner of node 0 at {self._options.rdzv} {how}"
+        return End(1, self.rank, (text,), final=True, lost=True)
 
     async def _beat(self, ended: Callable[[End], None]) -> None:
-        """Shows that we live, and looks whether the others do: a lost host closes no connection."""
-        loop = asyncio.get_running_loop()
-        seen: dict[int, tuple[bytes, float]] = {}
+        """Shows that we live, and sees whether node 0 does: a lost host closes no connection."""
         with contextlib.suppress(AiocollError):  # the other task says so
             while True:
-                await self._store.add(f"beat/{self.rank}")
-                for node in range(self._count):
-                    beat = b"%d" % await self._store.add(f"beat/{node}", 0)
-                    if seen.get(node, (b"",))[0] != beat:
-                        seen[node] = beat, loop.time()
-                    elif loop.time() - seen[node][1] > LOST_S:
-                        text = f"aiocoll: the runner of node {node} has not been heard of for {LOST_S:g} s; exit code 1"
-                        ended(End(1, self.rank, (text,), final=True, lost=True))
+                try:
+                    async with asyncio.timeout(LOST_S):
+                        await self._store.add(f"beat/{self.rank}")
+                except TimeoutError:
+                    ended(self._lost(f"has not been heard of for {LOST_S:g} s"))
+                    return
                 await asyncio.sleep(BEAT_S)
+
+    async def _push(self, kind: str, *rest: Any) -> None:
+        await self._store.queue_push(DOOR, json.dumps([kind, self.rank, *rest]).encode())
 
     async def end(self, restart: int, end: End) -> End:
         """Says that the attempt is over; the end that holds, which may be an earlier one."""
@@ -172,15 +236,18 @@ class Node:
         except AiocollError:
             return end
 
-    async def finish(self, restart: int, mine: End) -> End:
-        """My ranks have ended; waits for the others' and returns what counts for all."""
-        if mine.code == 0:
-            with contextlib.suppress(AiocollError):
-                if await self._store.add(f"{restart}/well") == self._count:
-                    await self.end(restart, mine)
-        else:
-            mine = await self.end(restart, mine)
-        return mine
+    async def _end_of_all(self, restart: int, code: int, words: list[str], *, final: bool) -> None:
+        await self.end(restart, End(code, self.rank, tuple(words), final))
+
+    async def stands(self, restart: int, result: Result) -> None:
+        """How the ranks here fare, when none of them runs (any more, or for the moment)."""
+        with contextlib.suppress(AiocollError):
+            await self._push("stands", restart, result.encode())
+
+    async def go(self, how: str) -> None:
+        """This runner leaves a job that goes on."""
+        with contextlib.suppress(AiocollError):
+            await self._push("gone", how)
 
     async def next_number(self) -> int | None:
         """The number of the job's next replacement, None when there were enough or nobody can say."""
@@ -198,15 +265,28 @@ class Node:
         self._tasks = []
         with contextlib.suppress(AiocollError, TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
-                if await self._store.add(f"{restart}/left") == self._count:
-                    await self._store.set(f"{restart}/all_left", b"1")
-                if self.rank == 0:
-                    await self._store.get(f"{restart}/all_left", timeout=GOODBYE_S)
+                await self._push("bye", restart)
+        if self._coordinator is not None:
+            await self._coordinator.all_have_left(restart, GOODBYE_S)
 
     async def close(self) -> None:
+        if self._coordinating is not None:
+            self._coordinating.cancel()
+            await asyncio.gather(self._coordinating, return_exceptions=True)
         await self._client.close()
         if self._server is not None:
             await self._server.close()
+
+
+async def _serve(host: str, port: int, options: Options, job: str) -> StoreServer | None:
+    """The store's server; None where --node-rank is not given, and another runner or another host serves."""
+    try:
+        return await StoreServer.start(host, port, secret=options.secret, job=job)
+    except RendezvousError as error:
+        number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+        if options.node_rank is None and number in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            return None
+        raise
 
 
 def job_name(options: Options) -> str:

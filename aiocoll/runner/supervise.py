@@ -127,6 +127,10 @@ class Supervisor:
             for log in attempt.logs.values():
                 log.close()
 
+    def say(self, text: str) -> None:
+        """A word in the middle of the job."""
+        self._console.say(text)
+
     def say_restart(self, restart: int, words: Sequence[str]) -> None:
         """Why an attempt ended, and that the next follows."""
         for line in words:

@@ -241,12 +241,12 @@ def traceback_of(ending: Ending) -> list[str]:
 def summary(
     verdict: Verdict, *, size: int, host: str, running: Iterable[int] = (), told: bool = False
 ) -> list[str]:
-    """The last words on screen: what became of the others first, the cause last; none after success.
+    """The last words on screen: what became of the others first, the cause last.
 
     ``told``: of those that failed it has been said already (`chronicle`).
     """
     cause = verdict.cause
-    if cause is None or verdict.exit_code == 0:
+    if cause is None:
         return []
     prefix = f"[r{cause.rank}] " if size > 1 else ""
     lines: list[str] = []
