@@ -74,7 +74,7 @@ def chosen(pids: Sequence[int], job: str | None, processes: Mapping[int, Process
             if pid not in processes:
                 raise UsageError(f"aiocoll trace dump: there is no process {pid} that you may look at")
             process = processes[pid]
-            below = [] if process.listens else _tops(_below(pid, processes))
+            below = [] if process.rank and process.listens else _tops(_below(pid, processes))
             found += below or [process]
         return found
     ranks = [process for process in processes.values() if process.job and process.rank]
