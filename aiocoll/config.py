@@ -21,6 +21,8 @@ class Settings:
     transport: str = "auto"
     algorithm: Mapping[str, str] = field(default_factory=dict)
     allow_pickle: bool = False
+    join: bool = False
+    """Whether this process is a newcomer to a job that is under way."""
     host: str = ""
     """The address that this rank tells the others; empty: that of the interface that faces the store."""
     spin_seconds: float = 100e-6
@@ -36,8 +38,13 @@ class Settings:
     """Payloads that are folded while they arrive are folded in pieces of this size, which stay in cache."""
     look_seconds: float = 1.0
     """A collective that waits so long asks those it waits for, once, whether they made the same call."""
+    proxy: str = ""
+    """Where a fault proxy of ``aiocoll.testing`` is to be asked for the address that the others are told."""
     lost_seconds: float = 10.0
     """After so long a silence of its host, to which it was asked, a rank on another host is lost."""
+    recovery_seconds: float = 2.0
+    """How long agree and shrink wait for a rank that the group broke waiting for and that gives no sign of life, and
+    past their deadline for anybody's answer."""
     stall_seconds: float = 10.0
     """A call that waits so long says in the log, once, whom it waits for; 0 for never."""
     trace_dir: str = ""
@@ -59,8 +66,8 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _HOST, _SPIN_US, _UNRECEIVED_BYTES,
-        _SEGMENT_BYTES, _LOST_SECONDS, _STALL_SECONDS, _TRACE_DIR, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS,
+        """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _JOIN, _HOST, _PROXY, _SPIN_US, _UNRECEIVED_BYTES,
+        _SEGMENT_BYTES, _LOST_SECONDS, _RECOVERY_SECONDS, _STALL_SECONDS, _TRACE_DIR, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS,
         _SHM_SLOTS, _SHM_SECONDS, _SHM_SPIN_US, _SHM_CMA."""
         env = os.environ if environ is None else environ
         default = cls()
@@ -69,12 +76,15 @@ class Settings:
             transport=env.get("AIOCOLL_TRANSPORT", "").strip().lower() or default.transport,
             algorithm=_algorithms(env.get("AIOCOLL_ALGORITHM", "")),
             allow_pickle=_flag(env, "AIOCOLL_ALLOW_PICKLE"),
+            join=_flag(env, "AIOCOLL_JOIN"),
             host=env.get("AIOCOLL_HOST", "").strip(),
+            proxy=env.get("AIOCOLL_PROXY", "").strip(),
             spin_seconds=_number(env, "AIOCOLL_SPIN_US", default.spin_seconds * 1e6, least=0.0) * 1e-6,
             shm_spin_seconds=_number(env, "AIOCOLL_SHM_SPIN_US", default.shm_spin_seconds * 1e6, least=0.0) * 1e-6,
             unreceived_bytes_max=int(_number(env, "AIOCOLL_UNRECEIVED_BYTES", default.unreceived_bytes_max, least=1)),
             segment_bytes=int(_number(env, "AIOCOLL_SEGMENT_BYTES", default.segment_bytes, least=4096)),
             lost_seconds=_number(env, "AIOCOLL_LOST_SECONDS", default.lost_seconds, least=1.0, most=1e6),
+            recovery_seconds=_number(env, "AIOCOLL_RECOVERY_SECONDS", default.recovery_seconds),
             stall_seconds=_number(env, "AIOCOLL_STALL_SECONDS", default.stall_seconds, least=0.0),
             trace_dir=env.get("AIOCOLL_TRACE_DIR", "").strip(),
             shm_cell_bytes=_pages(_number(env, "AIOCOLL_SHM_CELL_BYTES", default.shm_cell_bytes, least=4096, most=1e9)),

@@ -333,6 +333,13 @@ class ServerHello(_Machine):
         return b""
 
 
+def claimed(data: bytes) -> Theirs | None:
+    """Who a connection that opens with these bytes claims to be; None: they are no whole hello."""
+    if len(data) < HELLO_BYTES or data[: len(MAGIC)] != MAGIC:
+        return None
+    return _parse(data[:HELLO_BYTES])[1]
+
+
 def job_digest(job: str) -> bytes:
     """The 16 bytes that stand for a job id of any length."""
     return hashlib.blake2b(job.encode(), digest_size=16).digest()
