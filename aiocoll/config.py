@@ -66,9 +66,9 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _JOIN, _HOST, _PROXY, _SPIN_US, _UNRECEIVED_BYTES,
-        _SEGMENT_BYTES, _LOST_SECONDS, _RECOVERY_SECONDS, _STALL_SECONDS, _TRACE_DIR, and _SHM_CELL_BYTES (in whole pages), _SHM_CELLS,
-        _SHM_SLOTS, _SHM_SECONDS, _SHM_SPIN_US, _SHM_CMA."""
+        """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _JOIN, _HOST, _PROXY, _SPIN_US,
+        _UNRECEIVED_BYTES, _SEGMENT_BYTES, _LOST_SECONDS, _RECOVERY_SECONDS, _STALL_SECONDS, _TRACE_DIR, and
+        _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS, _SHM_SPIN_US, _SHM_CMA."""
         env = os.environ if environ is None else environ
         default = cls()
         return cls(

@@ -9,6 +9,8 @@
     news         the words of errors that travel
     inquiry      what the others answer when an operation is late
     scope        what is kept of one group: members, calls under way, calls that are over
+    agreement    what members settle after a failure; recovery is one such call, leading its
+                 leader's part, outcome what it may come to, majority the arithmetic behind it
     failure      how bad news travels, and how a group breaks; refusals, losses and lateness are its parts
     core         the Endpoint that holds them together
 

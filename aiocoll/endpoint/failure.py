@@ -21,6 +21,7 @@ from ..errors import (
 from ..observe.flight import words
 from ..wire import frame
 from ..wire.codec import pack_control
+from .agreement import Agreement
 from .lateness import Lateness
 from .losses import Losses
 from .news import broken, consequence, received, renewed, sayable
@@ -45,6 +46,7 @@ class Failure(Losses, Refusals, Lateness):
         Losses.__init__(self)
         Lateness.__init__(self)
         self.endpoint = endpoint
+        self.agreement = Agreement(endpoint)
         self._early: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._early_refusals: dict[tuple[int, int], dict[str, Any]] = {}
         self.bad_news = False
@@ -92,6 +94,8 @@ class Failure(Losses, Refusals, Lateness):
         elif kind == "cut":
             text = str(news.get("text"))
             self.lost(peer, f"it has given up the connection to this rank, of which it says: {text}", certain=False)
+        elif kind == "recovery":
+            self.agreement.heard(peer, group, call, news)
         elif kind == "rejected":
             self._rejected(peer, group, call, news)
         elif kind == "rescinded":
@@ -219,6 +223,7 @@ class Failure(Losses, Refusals, Lateness):
     def close_scope(self, scope: Scope) -> None:
         """This rank leaves a group: what is pending on it ends."""
         scope.closed = scope.troubled = True
+        self.agreement.close_scope(scope)
         text = f"group {scope.label!r} was closed on this rank ({scope.rank}) while this was pending"
         for call in list(scope.calls.values()):
             call.fail(GroupBrokenError(f"{call.label}: {text}", **scope.mine()))

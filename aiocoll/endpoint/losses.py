@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..errors import AiocollError, PeerLostError
 
 if TYPE_CHECKING:
+    from .agreement import Agreement
     from .channel import Call
     from .core import Endpoint
     from .inquiry import Inquiry
@@ -20,6 +21,7 @@ class Losses:
     """What one endpoint knows of ranks that are gone."""
 
     endpoint: Endpoint
+    agreement: Agreement
     inquiries: dict[int, Inquiry]
 
     def __init__(self) -> None:
@@ -80,6 +82,7 @@ class Losses:
                 self.break_group(scope, self.loss(peer, scope, "", reason))
         for inquiry in list(self.inquiries.values()):
             inquiry.answered(peer, {})
+        self.agreement.gone(peer)
 
     def left(self, peer: int, reason: str = "it left: it closed its world") -> None:
         """``peer`` said BYE, or was gone before any link to it was made: others go on among themselves; whoever waits
@@ -98,6 +101,7 @@ class Losses:
             inbox.offers.pop(ticket)[0].finish(ConnectionError(reason))
         for inquiry in list(self.inquiries.values()):
             inquiry.answered(peer, {})
+        self.agreement.gone(peer)
 
     def died(self, peer: int, reason: str) -> None:
         """``peer``, gone before any link to it was made, has not left: it died."""

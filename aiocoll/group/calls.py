@@ -56,8 +56,8 @@ class Calls:
     timeout: float
     name: str
 
-    def _usable(self, what: str, number: int = NAMED) -> None:
-        """Raises unless a call (``number``, if it has one) may be made on this group, here and now."""
+    def _present(self, what: str) -> None:
+        """Raises unless this group is this process's, open, and at home in the loop that runs."""
         scope = self._scope
         if os.getpid() != self._pid:
             raise UsageError(
@@ -72,6 +72,11 @@ class Calls:
                 f"{what}: group {self.name!r} lives in another event loop; use it where it was connected, or "
                 "aiocoll.sync from other threads"
             )
+
+    def _usable(self, what: str, number: int = NAMED) -> None:
+        """Raises unless a call (``number``, if it has one) may be made on this group, here and now."""
+        self._present(what)
+        scope = self._scope
         if scope.broken is not None and number >= scope.sound_until:
             if not scope.raised:
                 scope.raised = True

@@ -1,0 +1,160 @@
+"""agree and shrink: what members do together after a failure, though more of them may die meanwhile.
+
+The rule: these calls have numbers of their own, so they meet whatever calls the failure left unfinished; who is left
+behind is told so, and by what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..endpoint.news import absentees
+from ..endpoint.outcome import AGREED, CANCELLED, LATE, MISMATCH, SHRUNK, Outcome, Wish
+from ..endpoint.recovery import Recovery
+from ..errors import AiocollError, CollectiveTimeoutError, GroupBrokenError, MismatchError
+from .calls import Calls, identifier
+from .ownership import successor
+from .posted import Posted, when_awaited
+
+if TYPE_CHECKING:
+    from .group import Group
+
+
+class Recoveries(Calls):
+    """See API: agree, shrink."""
+
+    @when_awaited
+    def agree(self, flag: Any = True, *, timeout: float | None = None) -> Posted[bool]:
+        """True if every living member passed something true: the same value on all survivors, whatever dies meanwhile.
+
+        Collective, on a sound group and on a broken one; the n-th call of agree and shrink of one member meets the n-th
+        of the others. A rank that computes is waited for: after ``timeout`` seconds CollectiveTimeoutError on all who
+        take part, naming the missing (in ``recovery_seconds`` where the group broke waiting for them and they give no
+        sign). MismatchError where a member called shrink. Cancelling it ends it for all, with GroupBrokenError, unless
+        it was decided already.
+        """
+        return self._recover(
+            "agree", timeout, lambda seconds: Wish("agree", seconds, value=bool(flag)), lambda it: bool(it["value"])
+        )
+
+    @when_awaited
+    def shrink(self, *, timeout: float | None = None, force: bool = False) -> Posted[Group]:
+        """A new group of the living members, in their order; of all of them where nobody is dead.
+
+        Collective, on a sound group and on a broken one, again and again, down to one rank. The new group has the
+        calls, subgroups and messages of a new one; of this one nothing arrives any more. Members that do not come
+        within ``timeout`` seconds (``recovery_seconds`` where this group broke waiting for them and they give no sign),
+        or that cannot be reached and were not seen to end, are left behind if the rest is the majority of those who may
+        be alive, or half of them with the lowest. Otherwise GroupBrokenError, on all who are here; ``force=True`` (on
+        all) goes on nevertheless, and is right only where the others are known to be gone. Who was left behind and
+        comes later gets GroupBrokenError, which names the group that went on. MismatchError and cancelling as for
+        ``agree``.
+        """
+
+        def follow(members: tuple[int, ...]) -> tuple[int, str]:
+            return identifier("shrink", scope.id, scope.recoveries, members), successor(self.name)
+
+        scope = self._scope
+        return self._recover(
+            "shrink", timeout, lambda seconds: Wish("shrink", seconds, force=bool(force), follow=follow), self._shrunk
+        )
+
+    def _recover(
+        self, kind: str, timeout: float | None, wish: Callable[[float], Wish], then: Callable[[Outcome], Any]
+    ) -> Posted[Any]:
+        """Makes the call; the coroutine waits for what it comes to."""
+        self._present(kind)
+        scope, agreement = self._scope, self._endpoint.failure.agreement
+        scope.recoveries += 1
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        try:
+            made = wish(self._seconds(timeout, kind))
+        except Exception as error:  # this rank refuses its own arguments: nobody shall wait for it
+            agreement.begin(scope, scope.recoveries, Wish(kind, math.inf)).cancel(f"refused ({error})")
+            raise
+        recovery = agreement.begin(scope, scope.recoveries, made)
+
+        async def settled() -> Any:
+            try:
+                if recovery.outcome is None:
+                    await recovery.waiter
+            except (asyncio.CancelledError, GeneratorExit):
+                recovery.cancel("cancelled")
+                raise
+            assert recovery.outcome is not None
+            if recovery.outcome["o"] not in (AGREED, SHRUNK):
+                raise self._broken_by(self._failure_of(recovery, recovery.outcome))
+            return then(recovery.outcome)
+
+        return Posted(settled(), recovery.cancel, kind)
+
+    def _shrunk(self, outcome: Outcome) -> Group:
+        """The group of those who go on."""
+        scope, endpoint = self._scope, self._endpoint
+        members, name = tuple(outcome["members"]), str(outcome["name"])
+        if endpoint.rank not in members:
+            ranks = tuple(scope.index[world] for world in members)
+            text = (
+                f"shrink of group {scope.label!r}: rank {scope.rank} was left behind, since it was silent for too long "
+                f"or could not be reached; group {name!r} of its ranks {ranks} went on without it. End this process, or "
+                "let it join again as a newcomer"
+            )
+            raise self._broken_by(
+                GroupBrokenError(text, group=scope.label, collective="shrink", cause=scope.broken, **scope.mine())
+            )
+        if outcome["away"]:
+            away = [scope.index[world] for world in outcome["away"]]
+            self._broken_by(GroupBrokenError(f"group {name!r} went on without ranks {away}", group=scope.label))
+        group = self._opened_by_shrink(outcome["id"], members, name)
+        lost = next((world for world in members if world in endpoint.failure.absent), None)
+        if lost is not None:  # it died before all of them knew that it goes on
+            endpoint.failure.break_group(group._scope, endpoint.failure.loss(lost, group._scope, ""))
+        return group
+
+    def _opened_by_shrink(self, id: int, members: tuple[int, ...], name: str) -> Group:
+        raise NotImplementedError
+
+    def _broken_by(self, error: AiocollError) -> AiocollError:
+        """``error``, which this group is broken by unless it is already."""
+        scope = self._scope
+        if scope.broken is None:
+            self._endpoint.failure.break_group(scope, error)
+            scope.raised = True
+        return error
+
+    def _failure_of(self, recovery: Recovery, outcome: Outcome) -> AiocollError:
+        """What is raised by those who came to nothing."""
+        scope = self._scope
+        where: dict[str, Any] = {"group": scope.label, "collective": recovery.wish.kind}
+        who = f"{recovery.label} on rank {scope.rank} of group {scope.label!r}"
+        kind = outcome["o"]
+        if kind == LATE:
+            text = f"{who} timed out after {outcome['elapsed']:.1f} s; missing: {self._named(outcome['missing'])}"
+            where |= absentees(scope, outcome["missing"])
+            return CollectiveTimeoutError(text, operation=recovery.label, elapsed=outcome["elapsed"], **where)
+        if kind == MISMATCH:
+            made = ", ".join(f"rank {scope.index[world]} called {what}" for world, what in outcome["made"])
+            return MismatchError(f"{who}: ranks made different calls: {made}; all members make the same", **where)
+        if kind == CANCELLED:
+            world = outcome["by"]
+            text = f"{who}: {self._named([world])} {outcome['how']} it"
+            return GroupBrokenError(text, rank=scope.index[world], world_rank=world, **where)
+        here, away = outcome["here"], outcome["away"]
+        text = (
+            f"{who}: only {len(here)} of {len(here) + len(away)} members that may be alive are here; unreachable: "
+            f"{self._named(away)}. They may go on by themselves, so this part must not: more than half are needed, or "
+            "half with the lowest rank. Wait until they can be reached and connect again, or call shrink(force=True) "
+            "on all ranks here if the others are known to be gone"
+        )
+        return GroupBrokenError(text, cause=scope.broken, **where, **absentees(scope, away))
+
+    def _named(self, worlds: list[int]) -> str:
+        """Members as messages name them."""
+        members, index, why = self._endpoint.members, self._scope.index, self._endpoint.failure.why
+        return ", ".join(
+            f"rank {index[world]} ({members[world].host}, pid {members[world].pid}{why(world) and '; ' + why(world)})"
+            for world in worlds
+        )
