@@ -61,7 +61,7 @@ def test_multicast_with_ranks_by_arrival() -> None:
     assert sorted(spawn(2, body)) == expected(2)
 
 
-def test_again_and_again_in_one_process(tmp_path: Path) -> None:
+def test_k1_again_and_again_in_one_process(tmp_path: Path) -> None:
     body = f"""
     for turn in range(5):
         dist.init_process_group('tcp', 'tcp://127.0.0.1:{free_port()}', rank=rank, world_size=size)

@@ -19,7 +19,7 @@ SEEDS = range(5)
 
 @on_every_fabric
 @for_every_size
-def test_thirty_two_calls_at_once(fabric: str, size: int) -> None:
+def test_f5_thirty_two_calls_at_once(fabric: str, size: int) -> None:
     lengths = [int(1.45**n) for n in range(32)]
 
     async def main(group: Group) -> None:
@@ -61,7 +61,7 @@ def test_numbers_are_taken_when_calls_are_made_and_awaited_in_any_order(fabric: 
 @on_every_fabric
 @for_every_size
 @pytest.mark.parametrize("seed", SEEDS)
-def test_named_calls_meet_whatever_order_the_tasks_run_in(fabric: str, size: int, seed: int) -> None:
+def test_f5_named_calls_meet_whatever_order_the_tasks_run_in(fabric: str, size: int, seed: int) -> None:
     async def main(group: Group) -> None:
         order = random.Random(f"{seed} {group.rank}")
         totals: dict[str, list[float]] = {}
@@ -90,7 +90,7 @@ def test_named_calls_meet_whatever_order_the_tasks_run_in(fabric: str, size: int
 
 @on_every_fabric
 @pytest.mark.parametrize("seed", SEEDS)
-def test_overlapping_groups_at_once(fabric: str, seed: int) -> None:
+def test_f5_overlapping_groups_at_once(fabric: str, seed: int) -> None:
     async def main(group: Group) -> None:
         order = random.Random(f"{seed} {group.rank}")
         low = await group.subgroup([0, 1, 2]) if group.rank < 3 else None
@@ -115,7 +115,7 @@ def test_overlapping_groups_at_once(fabric: str, seed: int) -> None:
 
 
 @on_every_fabric
-def test_two_hundred_calls_of_all_kinds_raise_no_false_alarm(fabric: str) -> None:
+def test_f2_two_hundred_calls_of_all_kinds_raise_no_false_alarm(fabric: str) -> None:
     async def main(group: Group) -> None:
         pair = await group.subgroup([2, 0]) if group.rank != 1 else None
         for turn in range(50):

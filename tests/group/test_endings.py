@@ -131,7 +131,7 @@ def test_one_stuck_in_an_earlier_call_is_missing_in_the_later(fabric: str) -> No
 
 
 @on_every_fabric
-def test_the_calls_timeout_wins_over_the_groups_either_way(fabric: str) -> None:
+def test_j1_the_calls_timeout_wins_over_the_groups_either_way(fabric: str) -> None:
     async def main(group: Group) -> None:
         twin = await group.dup()
         assert twin.timeout == group.timeout == 30.0
@@ -152,7 +152,7 @@ def test_the_calls_timeout_wins_over_the_groups_either_way(fabric: str) -> None:
 
 
 @on_every_fabric
-def test_closing_after_a_timeout_is_quick_and_writes_nothing(fabric: str) -> None:
+def test_f8_closing_after_a_timeout_is_quick_and_writes_nothing(fabric: str) -> None:
     outs: list[Any] = []
 
     async def main(group: Group) -> None:

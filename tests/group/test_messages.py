@@ -282,7 +282,7 @@ def test_arrays_and_objects_are_matched_apart(fabric: str) -> None:
 
 
 @on_every_fabric
-def test_a_started_receive_survives_without_a_reference(fabric: str) -> None:
+def test_f10_a_started_receive_survives_without_a_reference(fabric: str) -> None:
     async def main(group: Group) -> None:
         out = np.zeros(3)
         if group.rank == 1:

@@ -47,7 +47,7 @@ PAIRS: dict[str, tuple[Call, Call, str, str]] = {
 @on_every_fabric
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("what", PAIRS)
-def test_different_calls_raise_on_all_ranks_with_both_sides(fabric: str, size: int, what: str) -> None:
+def test_f1_different_calls_raise_on_all_ranks_with_both_sides(fabric: str, size: int, what: str) -> None:
     most, one, mine, theirs = PAIRS[what]
 
     async def main(group: Group) -> None:

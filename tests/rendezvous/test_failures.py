@@ -47,20 +47,20 @@ async def outcomes(*calls: Any) -> list[Any]:
     return list(results)
 
 
-async def test_a_missing_rank(url: str) -> None:
+async def test_h1_a_missing_rank(url: str) -> None:
     results = await outcomes(*(meet(url, rank=rank, size=3, timeout=0.5) for rank in (0, 1)))
     for error in results:
         assert isinstance(error, RendezvousTimeoutError) and isinstance(error, TimeoutError)
         assert re.search(rf"{re.escape(url)}: rank \d \({HERE}\).*missing rank 2", str(error))
 
 
-async def test_rank_0_is_missing(url: str) -> None:
+async def test_h1_rank_0_is_missing(url: str) -> None:
     (error,) = await outcomes(meet(url, rank=1, size=3, timeout=0.3))
     assert isinstance(error, RendezvousTimeoutError)
     assert re.search(rf"{re.escape(url)}: rank 1 of 3.*missing rank 0.*could not be reached within", str(error))
 
 
-async def test_a_duplicate_rank_fails_all_and_those_who_come_late(url: str) -> None:
+async def test_h1_a_duplicate_rank_fails_all_and_those_who_come_late(url: str) -> None:
     results = await outcomes(*(meet(url, rank=rank, size=4, timeout=60) for rank in (0, 1, 1)))
     (late,) = await outcomes(meet(url, rank=2, size=4, timeout=60))
     for error in [*results, late]:
@@ -79,7 +79,7 @@ async def test_a_duplicate_rank_0_of_another_process(url: str) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_another_size(url: str, late: bool) -> None:
+async def test_h1_another_size(url: str, late: bool) -> None:
     calls = [meet(url, rank=0, size=4, timeout=60), meet(url, rank=2, size=5, timeout=60)]
     third = meet(url, rank=1, size=4, timeout=60)
     results = await outcomes(*calls) + await outcomes(third) if late else await outcomes(*calls, third)
@@ -164,7 +164,7 @@ async def test_something_silent_listens_there() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-async def test_a_host_that_does_not_exist(rank: int) -> None:
+async def test_h1_a_host_that_does_not_exist(rank: int) -> None:
     (error,) = await outcomes(meet("tcp://no-such-host.invalid:29500", rank=rank, size=2, timeout=60))
     assert isinstance(error, RendezvousError) and "'no-such-host.invalid' cannot be resolved" in str(error)
 
@@ -219,7 +219,7 @@ async def _child(url: str, arguments: str, stay: float = 0.0) -> asyncio.subproc
     return child
 
 
-async def test_a_rank_killed_while_it_waits_is_replaced(url: str) -> None:
+async def test_h8_a_rank_killed_while_it_waits_is_replaced(url: str) -> None:
     waiting = asyncio.ensure_future(meet(url, rank=0, size=3, timeout=30))
     victim = await _child(url, "rank=1, size=3, timeout=30")
     await _until_arrived(url, rank=1)
@@ -243,7 +243,7 @@ async def _until_arrived(url: str, rank: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_file_left_by_killed_processes_is_taken_over(tmp_path: Path) -> None:
+async def test_h7_a_file_left_by_killed_processes_is_taken_over(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/meeting"
     victims = [await _child(url, "size=2, timeout=30", stay=60.0) for _ in range(2)]
     for victim in victims:
@@ -260,7 +260,7 @@ async def test_a_file_left_by_killed_processes_is_taken_over(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-async def test_many_processes_meet_in_a_file_that_does_not_exist(tmp_path: Path) -> None:
+async def test_h7_many_processes_meet_in_a_file_that_does_not_exist(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/meeting"
     children = [await _child(url, "size=8, timeout=60") for _ in range(8)]
     said = [(await child.communicate())[0] for child in children]

@@ -86,7 +86,7 @@ def test_the_schemes_are_the_files() -> None:
         ({"init_method": "file:///nowhere"}, "world_size is not set"),
     ],
 )
-async def test_before_any_socket(no_sockets: None, arguments: dict[str, Any], words: str) -> None:
+async def test_h4_refused_before_any_socket(no_sockets: None, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         await meet(**arguments)
 
@@ -159,7 +159,7 @@ async def test_tcp(host: str) -> None:
     await leave(meetings)
 
 
-async def test_tcp_again_and_again_on_one_port() -> None:
+async def test_k1_tcp_again_and_again_on_one_port() -> None:
     url = f"tcp://127.0.0.1:{free_port()}"
     for _ in range(5):
         meetings = await gather(*(meet(url, rank=rank, size=2) for rank in (0, 1)))
@@ -200,7 +200,7 @@ async def test_an_address_of_the_users_is_what_the_others_are_told() -> None:
     await leave(meetings)
 
 
-async def test_a_listening_socket_is_taken() -> None:
+async def test_i6_a_listening_socket_is_taken() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     meetings = await gather(meet(url, rank=0, size=2, listener=listener), meet(url, rank=1, size=2))
@@ -297,7 +297,7 @@ async def test_file(tmp_path: Path) -> None:
         assert not (tmp_path / "meeting").exists()
 
 
-async def test_file_of_one_and_after_a_timeout(tmp_path: Path) -> None:
+async def test_h7_file_of_one_and_after_a_timeout(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/meeting"
     await (await meet(url, size=1)).leave()
     with pytest.raises(RendezvousError, match="missing rank 1"):
@@ -305,7 +305,7 @@ async def test_file_of_one_and_after_a_timeout(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-async def test_file_failures(tmp_path: Path) -> None:
+async def test_h7_file_failures(tmp_path: Path) -> None:
     with pytest.raises(RendezvousError, match="No such file or directory"):
         await meet(f"file://{tmp_path}/missing/meeting", rank=0, size=2)
     url = f"file://{tmp_path}/meeting"

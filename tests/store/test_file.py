@@ -151,7 +151,7 @@ async def test_a_torn_beginning_is_begun_anew(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_paths_that_cannot_work(tmp_path: Path) -> None:
+async def test_h7_paths_that_cannot_work(tmp_path: Path) -> None:
     for path, words in (
         (tmp_path / "missing" / "store", "No such file"),
         (tmp_path, "directory"),
@@ -169,7 +169,7 @@ async def test_paths_that_cannot_work(tmp_path: Path) -> None:
         FileStore(tmp_path / "link")
 
 
-async def test_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_h7_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **more: object) -> int:
         raise OSError(30, "Read-only file system")
 

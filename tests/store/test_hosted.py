@@ -104,7 +104,7 @@ async def test_errors_come_from_the_call() -> None:
     await ended(host)
 
 
-async def test_takes_a_socket_that_is_bound_already() -> None:
+async def test_i6_takes_a_socket_that_is_bound_already() -> None:
     (sock,) = listen.listen("127.0.0.1", 0, secret=b"")
     port = sock.getsockname()[1]
     host = host_store("ignored", 1, sock=sock)

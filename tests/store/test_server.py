@@ -105,7 +105,7 @@ async def test_strangers_cost_one_line(serving: StoreServer, caplog: pytest.LogC
 
 @settings(max_examples=50)
 @given(chunks=st.lists(st.binary(max_size=300), max_size=5), magic=st.booleans())
-async def test_random_bytes_close_the_connection(serving: StoreServer, chunks: list[bytes], magic: bool) -> None:
+async def test_i7_random_bytes_close_the_connection(serving: StoreServer, chunks: list[bytes], magic: bool) -> None:
     if magic:
         chunks = [b"aioc\x00\x01" + b"".join(chunks)]
     await stranger(serving, *chunks)
@@ -202,7 +202,7 @@ async def test_log_does_not_flood(
     assert "5 more such lines" in warnings(caplog)[5]
 
 
-async def test_announced_lengths_reserve_nothing(serving: StoreServer) -> None:
+async def test_i7_announced_lengths_reserve_nothing(serving: StoreServer) -> None:
     reader, writer = await member(serving)
     tracemalloc.start()
     writer.write(struct.pack("!I", stream.REQUEST_BYTES_MAX) + b"only this")
@@ -216,7 +216,7 @@ async def test_announced_lengths_reserve_nothing(serving: StoreServer) -> None:
     other.close()
 
 
-async def test_noise_does_not_grow_memory(serving: StoreServer) -> None:
+async def test_i7_noise_does_not_grow_memory(serving: StoreServer) -> None:
     for _ in range(20):
         await stranger(serving, os.urandom(100_000))
     before = psutil.Process().memory_info().rss
@@ -269,7 +269,7 @@ async def test_a_lost_server_fails_what_waits(serving: StoreServer) -> None:
     await store.close()
 
 
-async def test_two_hundred_clients(serving: StoreServer) -> None:
+async def test_h9_two_hundred_clients(serving: StoreServer) -> None:
     stores = await asyncio.gather(*(TCPStore.connect(*serving.address, secret=SECRET, job=JOB) for _ in range(200)))
     waiting = asyncio.gather(*(store.get("go") for store in stores))
     counts = await asyncio.gather(*(store.add("here") for store in stores))
@@ -314,7 +314,7 @@ async def test_only_loopback_without_a_secret() -> None:
     await server.close()
 
 
-async def test_port_taken() -> None:
+async def test_i5_port_taken() -> None:
     first = await StoreServer.start("127.0.0.1", 0)
     with pytest.raises(RendezvousError, match=rf"127\.0\.0\.1:{first.port}: Address already in use"):
         await StoreServer.start("127.0.0.1", first.port)
@@ -324,6 +324,6 @@ async def test_port_taken() -> None:
     await second.close()
 
 
-async def test_listens_only_where_asked(serving: StoreServer) -> None:
+async def test_i7_listens_only_where_asked(serving: StoreServer) -> None:
     places = {c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.status == "LISTEN"}
     assert places == {"127.0.0.1"}
