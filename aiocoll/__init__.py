@@ -11,7 +11,7 @@ The map of this tree, top to bottom; what stands higher may import what stands l
     trace/          ``aiocoll trace``: what the dumps of several ranks say together
     sim/            many ranks in one process, virtual time, one seed
     sync/           blocking groups and Work handles over the drivers Inline and Threaded
-    world           connect() and run(): a place -> store + links -> the first Group
+    world/          connect() and run(): a place -> store + links -> the first Group, and how newcomers get in
     rendezvous/     how ranks meet: one file per scheme of init_method, and the joining protocol
     place/          where am I: one file per environment, detect()
     group/          Group: arguments, call numbers, choice, results, subgroups

@@ -83,10 +83,10 @@ class State:
         self.world, self.backend_name = group, backend_name
 
     def leave(self) -> None:
-        """Forgets everything and closes the world, and with it every group."""
+        """Forgets everything and closes the world, every group, and everything that has grown out of it."""
         joined, groups = world(), self.groups
         self.world, self.groups, self.backend_name = None, {}, Backend.UNDEFINED
-        joined.close()
+        joined.disconnect()
         groups.clear()  # not before: a group that goes while the world is open was forgotten by its owner
 
 

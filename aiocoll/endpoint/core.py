@@ -45,6 +45,12 @@ class Member:
     """Equal for ranks on one host (the kernel's boot id)."""
     memory: str = ""
     """Equal for ranks that share memory with one another; empty for one that shares it with nobody."""
+    number: int = -1
+    """The rank of the world, as users see it: that of the connection, unless that grew out of another one."""
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            object.__setattr__(self, "number", self.rank)
 
     @property
     def island(self) -> str:
@@ -52,7 +58,7 @@ class Member:
         return self.memory or self.machine
 
     def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host}, pid {self.pid})"
+        return f"rank {self.number} ({self.host}, pid {self.pid})"
 
 
 class _Letter:

@@ -21,20 +21,24 @@ from ..endpoint import Channel, Endpoint, Scope
 from ..errors import UsageError
 from ..wire.codec import pack_control, unpack_control
 from .calls import identifier
+from .growing import Admission, Growing
 from .messages import Messages
+from .ownership import Connection, in_loop
 from .posted import Posted, when_awaited
 from .ready import Forks
+from .recovery import Recoveries
 from .reductions import Reductions
 
 _LEAVING_SECONDS: Final = 5.0
 
 
-class Group(Reductions, Messages):
+class Group(Reductions, Messages, Recoveries, Growing):
     """Ranks that compute together; an async context manager that closes it.
 
     ``rank`` (mine) and ``size``; ``name``; ``ranks`` (world ranks in the group's order); ``local_rank``,
     ``local_size`` (among the members on my host); ``hosts`` (each rank's host); ``timeout`` (seconds, default of every
-    call); ``broken`` (None, or the error that broke it). Made by ``aiocoll.connect``, ``split``, ``subgroup``, ``dup``.
+    call); ``broken`` (None, or the error that broke it); ``new_ranks`` (whom ``grow`` admitted, as ranks of this group).
+    Made by ``aiocoll.connect``, ``split``, ``subgroup``, ``dup``, ``shrink`` and ``grow``.
 
     What holds for every collective: all members call it, and ``timeout`` (seconds, ``math.inf`` for none) and ``name``
     (matched by it instead of by order) are each call's. An array is anything with memory that NumPy can read, of any
@@ -54,24 +58,31 @@ class Group(Reductions, Messages):
         settings: Settings,
         *,
         timeout: float,
-        shut: Callable[[], Awaitable[None]] | None = None,
+        connection: Connection | None = None,
+        owner: bool = False,
+        new_ranks: tuple[int, ...] = (),
         subgroups: dict[Any, int] | None = None,
     ) -> None:
+        """``owner``: the group keeps ``connection`` open until it is closed."""
         self._endpoint, self._scope, self._settings = endpoint, scope, settings
-        self._shut, self._pid = shut, os.getpid()
+        self._connection, self._owner, self._followed, self._pid = connection, False, False, os.getpid()
         self._counts, self._plans, self._kinds = {}, {}, {}
         self._forks = Forks.count
         self._subgroups: dict[Any, int] = {} if subgroups is None else subgroups
+        self._root = 0
         self.timeout = timeout
         self.name = scope.label
-        self.rank, self.size, self.ranks = scope.rank, scope.size, scope.ranks
+        self.rank, self.size = scope.rank, scope.size
         members = [endpoint.members[world] for world in scope.ranks]
+        self.ranks, self.new_ranks = tuple(member.number for member in members), new_ranks
         self.hosts: tuple[str, ...] = tuple(member.host for member in members)
         self._islands = len({member.island for member in members})
         self._shared = all(member.memory for member in members)
         here = members[self.rank].machine
         local = [rank for rank, member in enumerate(members) if member.machine == here]
         self.local_rank, self.local_size = local.index(self.rank), len(local)
+        if owner:
+            self._own()
 
     def __repr__(self) -> str:
         state = "closed" if self._scope.closed else "broken" if self.broken else "open"
@@ -81,6 +92,11 @@ class Group(Reductions, Messages):
     def broken(self) -> BaseException | None:
         """None, or the error that broke this group."""
         return self._scope.broken
+
+    @property
+    def closed(self) -> bool:
+        """Whether this rank has closed it, or its connection."""
+        return self._scope.closed or self._endpoint.closed
 
     # -- subgroups
 
@@ -112,7 +128,7 @@ class Group(Reductions, Messages):
             keys = {type(key) for key, _ in same}
             if len(keys) > 1:
                 raise UsageError(f"split on rank {self.rank}: keys of one color must be all int or all str")
-            members = tuple(self.ranks[rank] for _, rank in sorted(same))
+            members = tuple(self._scope.ranks[rank] for _, rank in sorted(same))
             id = identifier("split", self._scope.id, turn.number, mine)
             return self._open(id, members, f"{self.name}/{mine}")
 
@@ -123,7 +139,7 @@ class Group(Reductions, Messages):
         turn = self._turn("dup", name)
 
         def then(_: Any) -> Group:
-            return self._open(identifier("dup", self._scope.id, turn.number), self.ranks, f"{self.name}'")
+            return self._open(identifier("dup", self._scope.id, turn.number), self._scope.ranks, f"{self.name}'")
 
         return self._made(turn, timeout, lambda: ("dup", self._barrier().run), then)
 
@@ -139,10 +155,11 @@ class Group(Reductions, Messages):
             raise UsageError(
                 f"subgroup on rank {self.rank}: ranks={list(ranks)!r} does not hold this rank; only members call"
             )
-        count = self._subgroups.get((members, name), 0)
-        self._subgroups[members, name] = count + 1
+        key = (self._root, members, name)
+        count = self._subgroups.get(key, 0)
+        self._subgroups[key] = count + 1
         group = self._open(
-            identifier("subgroup", members, name, count), members, name or f"{self.name}{list(members)}"
+            identifier("subgroup", *key, count), members, name or f"{self.name}{list(members)}"
         )
 
         async def made() -> Group:
@@ -150,11 +167,34 @@ class Group(Reductions, Messages):
 
         return Posted(made(), lambda _: group._abandon(), "subgroup")
 
-    def _open(self, id: int, members: tuple[int, ...], label: str) -> Group:
+    def _open(self, id: int, members: tuple[int, ...], label: str, *, owner: bool = False) -> Group:
+        """A group on this one's connection, of ``members`` as the endpoint numbers them; as ``owner`` it keeps the
+        connection open."""
         scope = self._endpoint.enter(id, members, label)
-        return Group(
-            self._endpoint, scope, self._settings, timeout=self.timeout, subgroups=self._subgroups
-        )
+        group = Group(
+            self._endpoint, scope, self._settings, timeout=self.timeout, connection=self._connection, owner=owner,
+            subgroups=self._subgroups,
+        )  # fmt: skip
+        group._root = self._root
+        return group
+
+    def _opened_by_shrink(self, id: int, members: tuple[int, ...], name: str) -> Group:
+        group = self._open(id, members, name, owner=True)
+        group._root = id  # members may have made different subgroups of the old one: they begin to count anew
+        return self._followed_by(group)
+
+    def _own(self) -> None:
+        """From now on this group keeps its connection open."""
+        if self._connection is not None and not self._owner:
+            self._owner = True
+            self._connection.own(self)
+
+    def _followed_by(self, group: Group) -> Group:
+        """``group`` takes this one's place: whoever drops this one now has forgotten nothing."""
+        self._followed = True
+        if self._connection is not None and self._connection.lineage.kept is self:
+            self._connection.lineage.kept = None
+        return group
 
     # -- memory and numbers
 
@@ -185,7 +225,8 @@ class Group(Reductions, Messages):
     async def close(self) -> None:
         """Lets pending sends leave (bounded), ends pending receives with GroupBrokenError; again: nothing.
 
-        Closing the group that ``connect`` gave closes the connection, and with it every group made from it.
+        With the last of the groups that ``connect``, ``shrink`` and ``grow`` gave on one connection the connection is
+        closed, and with it every group made from them.
         """
         scope = self._scope
         if scope.closed or os.getpid() != self._pid:
@@ -193,8 +234,9 @@ class Group(Reductions, Messages):
         await self._let_sends_leave()
         self._endpoint.failure.close_scope(scope)
         self._endpoint.leave(scope)
-        if self._shut is not None:
-            await self._shut()
+        if self._owner and self._connection is not None:
+            self._owner = False
+            await self._connection.release()
 
     async def _let_sends_leave(self) -> None:
         loop = self._endpoint.loop
@@ -215,22 +257,26 @@ class Group(Reductions, Messages):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._endpoint.failure.program_failed(self._scope, error, everything=self._shut is not None)
+            self._endpoint.failure.program_failed(self._scope, error, everything=self._owner)
         await self.close()
 
     def __del__(self) -> None:
         scope = getattr(self, "_scope", None)
         if scope is None or scope.closed or self._endpoint.closed or os.getpid() != self._pid:
             return
-        text = f"{self!r} was never closed; use 'async with' or close()"
-        warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-        loop = self._endpoint.loop
-        if self._shut is None:
-            self._abandon()
-        elif asyncio._get_running_loop() is loop or not loop.is_running():
-            self._endpoint.close()  # its sockets and callbacks would outlive it
-        else:
-            loop.call_soon_threadsafe(self._endpoint.close)
+        if not self._followed:
+            text = f"{self!r} was never closed; use 'async with' or close()"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        if self._owner and self._connection is not None:
+            self._connection.dropped(followed=self._followed)
+        endpoint = self._endpoint
+
+        def abandon() -> None:
+            if not scope.closed and not endpoint.closed:
+                endpoint.failure.close_scope(scope)
+                endpoint.leave(scope)
+
+        in_loop(endpoint.loop, abandon)
 
 
 def _plain(value: Any) -> Any:

@@ -24,6 +24,7 @@ from aiocoll.rendezvous.roster import (
     claim_entry,
     fail_entry,
     left_entry,
+    parted_entry,
     why_not,
     withdraw_entry,
 )
@@ -250,7 +251,10 @@ class _Joining:
             store=prefix(self.store, self.rounds.key("kv/")),
             where=self.where,
             at_leaving=[self._leave],
+            at_parting=self._part,
             died=self._died,
+            base=self.store,
+            numbers=self.rounds.key("kv/numbers"),
         )
 
     def _why_refused(self, members: tuple[Claim, ...]) -> str:
@@ -272,13 +276,17 @@ class _Joining:
         if await self.store.add(self.rounds.key("left")) == self.size:
             await self.rounds.end()
 
+    async def _part(self) -> None:
+        await self.store.append(self.rounds.key("log"), parted_entry(self.claim.nonce))
+
     async def _died(self, rank: int) -> bool | None:
         members = (await self.rounds.look()).members
         if members is None:
             return None
         claim = members[rank]
         dead = claim.is_dead()  # asked first: what a process says, it says before it ends
-        if claim.nonce in (await self.rounds.look()).left:
+        roster = await self.rounds.look()
+        if claim.nonce in roster.left or claim.nonce in roster.parted:
             return False
         return True if dead else None
 

@@ -80,12 +80,18 @@ async def meet(
         store_is_hosted=request.hosted,
     )
     meeting = await _in_time(full, store)
+    meeting.lobby = lobby_of(group_name, name)
     try:
         check_reachable(meeting.where, meeting.members)
     except RendezvousError:
         await meeting.leave()
         raise
     return meeting
+
+
+def lobby_of(group_name: str, name: str) -> str:
+    """Where newcomers wait: the name without the restart, since one that comes later does not know of it."""
+    return "/".join(filter(None, (group_name, name)))
 
 
 async def _in_time(request: Request, store: Store | None) -> Meeting:

@@ -26,7 +26,8 @@ class Meeting:
     ``rank`` is mine of ``size``; ``world`` a random number that only this world has; ``members`` what each rank said
     of itself, in rank order; ``store`` a place for keys of this world alone, until `leave`; ``where`` the
     address, for messages. ``died`` tells what is known of a rank that cannot be reached: True, its process has
-    certainly ended and never said that it leaves; False, it left; None, neither.
+    certainly ended and never said that it leaves; False, it left; None, neither. ``grown``: it is no meeting of the
+    scheme's, but grew out of one, whose store it uses.
     """
 
     def __init__(
@@ -39,11 +40,22 @@ class Meeting:
         store: Store,
         where: str,
         at_leaving: list[Cleanup] | None = None,
+        at_parting: Cleanup | None = None,
         died: Inquest | None = None,
+        base: Store | None = None,
+        numbers: str = "numbers",
+        grown: bool = False,
     ) -> None:
         self.rank, self.size, self.world, self.members = rank, size, world, members
-        self.store, self.where = store, where
+        self.store, self.where, self.grown = store, where, grown
+        self.base = store if base is None else base
+        """The whole store, in which newcomers wait."""
+        self.lobby = ""
+        """The name under which they do."""
+        self.numbers = numbers
+        """The key there that counts the ranks' numbers that were given to newcomers."""
         self._at_leaving: list[Cleanup] = list(at_leaving or ())
+        self._at_parting = at_parting
         self.died: Inquest = died or _unknown
 
     def __repr__(self) -> str:
@@ -53,9 +65,16 @@ class Meeting:
         """Have `cleanup()` awaited by `leave`, after those that were given before it."""
         self._at_leaving.append(cleanup)
 
+    async def part(self) -> None:
+        """Tell the store that this rank has closed its links, while what has grown out of this world goes on; `leave`
+        follows. Again, or after that: nothing. Raises nothing."""
+        parting, self._at_parting = self._at_parting, None
+        if parting is not None:
+            await clean_up([parting])
+
     async def leave(self) -> None:
         """Tell the store that this rank has left; the last one clears up. Again: nothing. Raises nothing."""
-        cleanups, self._at_leaving = self._at_leaving, []
+        cleanups, self._at_leaving, self._at_parting = self._at_leaving, [], None
         if not cleanups:
             return
         emit("meeting_left", rank=self.rank, size=self.size, world=self.world)

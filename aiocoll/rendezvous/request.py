@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from aiocoll.place import Place
 from aiocoll.rendezvous.meeting import Meeting
 from aiocoll.rendezvous.url import Url
+from aiocoll.store.base import Store
 
 Info = Mapping[str, Any] | Callable[[str], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 """What the others shall know of me; or makes it, given the address at which they reach me."""
@@ -56,3 +57,18 @@ class Scheme(Protocol):
 
     async def meet(self, request: Request) -> Meeting:
         """All of it: from the address to the meeting."""
+
+    async def reach(self, request: Request) -> Reached:
+        """Only the store, for a newcomer to a job that is under way; UsageError where that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The store of a job that is under way, and how this process is reached from there."""
+
+    store: Store
+    where: str
+    """The address, for messages."""
+    address: str
+    close: Callable[[], Awaitable[None]]
+    """Lets go of the store."""

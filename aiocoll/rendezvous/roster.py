@@ -59,6 +59,11 @@ def left_entry(nonce: bytes) -> bytes:
     return _pack("left", nonce)
 
 
+def parted_entry(nonce: bytes) -> bytes:
+    """That one has closed its links and goes on in a world that grew out of this one."""
+    return _pack("parted", nonce)
+
+
 def _pack(*fields: object) -> bytes:
     packed: bytes = msgpack.packb(fields)
     return packed
@@ -78,6 +83,8 @@ class Roster:
     failure: str | None = None
     failed_at: float = 0.0
     left: set[bytes] = field(default_factory=set)
+    parted: set[bytes] = field(default_factory=set)
+    """Not to be reached any more, but still in what grew out of this world."""
 
     @classmethod
     def replay(cls, log: bytes) -> Roster:
@@ -114,6 +121,8 @@ class Roster:
                 self.failure, self.failed_at = fields
         elif kind == "left":
             self.left.add(fields[0])
+        elif kind == "parted":
+            self.parted.add(fields[0])
         if kind in ("claim", "withdraw") and not self.decided:
             self.members = self._complete()
 

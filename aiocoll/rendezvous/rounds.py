@@ -30,7 +30,7 @@ class Rounds:
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
-        self.path = f"aiocoll/{_shortened(name)}"
+        self.path = f"aiocoll/{shortened(name)}"
         self.number = 0
         self._birth = ""
 
@@ -110,7 +110,7 @@ def forget() -> None:
     _last_of_this_process.clear()
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
     encoded = name.encode()
     return name if len(encoded) <= NAME_BYTES_MAX else hashlib.blake2b(encoded, digest_size=32).hexdigest()
 

@@ -17,6 +17,7 @@ from ..config import Settings
 from ..endpoint import Endpoint, Member
 from ..errors import DeadlockError, UsageError
 from ..group import Group
+from ..group.ownership import Connection
 from ..transport.inproc import InprocTransport, Switch
 from .deadlock import explain
 from .faults import Crash, Fault, check_faults
@@ -63,7 +64,8 @@ class Simulation:
     """One run, for those who want its numbers afterwards: `now` (seconds), `sent` (per rank), `steps`, and `struck`
     (the seconds at which a fault struck a rank).
 
-    `lost_seconds` is how long a link over which nothing passes is kept."""
+    `lost_seconds` is how long a link over which nothing passes is kept. Without `goodbye` no rank closes its world at
+    the end of its program (which may do so itself)."""
 
     def __init__(
         self,
@@ -75,11 +77,12 @@ class Simulation:
         timeout: float = math.inf,
         settings: Settings | None = None,
         lost_seconds: float = 10.0,
+        goodbye: bool = True,
         **network: Any,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"size={size!r} of a simulation: an int of at least 1 is needed")
-        self.size, self.seed, self.timeout = size, seed, timeout
+        self.size, self.seed, self.timeout, self.goodbye = size, seed, timeout, goodbye
         self.faults = check_faults(faults if crash is None else crash, size)
         given = settings or Settings(stall_seconds=0.0)  # whoever wants reports of calls that wait says so
         self.settings = replace(given, spin_seconds=0.0, look_seconds=math.inf, breath_seconds=0.0)
@@ -130,7 +133,7 @@ class Simulation:
             context = contextvars.copy_context()
             context.run(rank_running.set, rank)
             groups.append(context.run(self._group, rank, members, loop))
-        ranks.start(lambda rank: _within(groups[rank], main))
+        ranks.start(lambda rank: _within(groups[rank], main) if self.goodbye else _as_it_is(groups[rank], main))
         self._trouble.begin(loop, ranks)
         await ranks.wait()
         if ranks.still():
@@ -149,7 +152,8 @@ class Simulation:
             endpoint.say_bye()
             endpoint.close()
 
-        return Group(endpoint, scope, self.settings, timeout=self.timeout, shut=shut)
+        connection = Connection(endpoint, shut)
+        return Group(endpoint, scope, self.settings, timeout=self.timeout, connection=connection, owner=True)
 
     def _delay(self, src: int, dst: int, nbytes: int, now: float) -> float:
         arrival = self.network.delay(src, dst, nbytes, now) if self._trouble.passes(src, dst, nbytes) else math.inf
@@ -174,6 +178,10 @@ class Simulation:
 async def _within(group: Group, main: Main) -> Any:
     async with group:
         return await main(group)
+
+
+async def _as_it_is(group: Group, main: Main) -> Any:
+    return await main(group)
 
 
 __all__ = ["Main", "Simulation", "run"]

@@ -45,7 +45,7 @@ def connect(init_method: str | None = None, **options: Any) -> SyncGroup:
         raise
     driver.serve(group._endpoint, group.local_size)
     dumping.install()  # where the loop has a thread of its own, that thread could not
-    joined_group = SyncGroup(group, driver)
+    joined_group = SyncGroup(group, driver, root=True)
     if group.size > 1 and group._endpoint.transport.name == "inproc":
         joined_group.close()
         raise UsageError(

@@ -61,7 +61,7 @@ class Driver:
     def __init__(self, name: str) -> None:
         self.name = name
         self.loop = QuietLoop()
-        self._endpoint: Endpoint | None = None
+        self._endpoints: list[Endpoint] = []
         self._inline = True
         self._left = monotonic()
         self._turn = threading.Lock()  # whoever holds it is inside the loop; the thread, once there is one, for ever
@@ -77,7 +77,7 @@ class Driver:
         are more ranks on this host than CPUs, so that spinning would take one from the rank waited for. Looking into
         memory is so cheap that it gives way after every look, and then it is worth it there, too: on two CPUs it made
         small calls of four ranks seven times as fast."""
-        self._endpoint = endpoint
+        self._endpoints = [each for each in self._endpoints if not each.closed and each is not endpoint] + [endpoint]
         if self._inline:
             settings = endpoint.settings
             crowded = local_size > usable_cpus()
@@ -164,6 +164,11 @@ class Driver:
         observe.emit("driver", mode="threaded", world=self.name, reason=reason)
 
     @property
+    def ended(self) -> bool:
+        """Whether nothing runs here any more."""
+        return self._ending
+
+    @property
     def foreign(self) -> bool:
         """Is this a forked child of the process that made it?"""
         return os.getpid() != self._home
@@ -222,9 +227,9 @@ class Driver:
         """Hears the news of the time in which nobody ran the loop: who has died or broken the group since."""
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
-        memory = None if self._endpoint is None else self._endpoint.memory
-        if memory is not None:
-            memory.hear_news()
+        for endpoint in self._endpoints:
+            if endpoint.memory is not None and not endpoint.closed:
+                endpoint.memory.hear_news()
 
     def _turn_the_loop(self, task: asyncio.Task[Any]) -> threading.Event | None:
         """Runs the loop until the task is done: None; or until another thread wants it: an event set at the end."""
@@ -252,8 +257,8 @@ class Driver:
             raise
 
     def _serve(self) -> None:
-        if self._endpoint is not None:
-            self._endpoint.serve_loop()
+        for endpoint in self._endpoints:
+            endpoint.serve_loop()
         while not self._ending:  # a stop that was meant for the caller's thread may arrive here
             self.loop.run_forever()
         self._wind_up()
@@ -273,8 +278,8 @@ class Driver:
 
     def _wind_up(self) -> None:
         loop = self.loop
-        if self._endpoint is not None:
-            self._endpoint.close()  # nothing where the group was closed
+        for endpoint in self._endpoints:
+            endpoint.close()  # nothing where the group was closed
         loop.call_soon(loop.stop)
         loop.run_forever()  # what was begun in the last moment becomes a task
         left = asyncio.all_tasks(loop)

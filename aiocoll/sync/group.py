@@ -12,108 +12,35 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..ops import SUM, Op
+from .about import About
 from .drivers import Driver
+from .leaving import leave_at_the_end
 from .start import Starter
 from .work import Work
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..group import Group, Message
+    from ..group.ownership import Lineage
 
 T = TypeVar("T")
 
 
-class SyncGroup:
+class SyncGroup(About):
     """Ranks that work together, for code that blocks. Arguments, results and errors are those of ``aiocoll.Group``.
 
     Usable from several threads: messages at any time, collectives one after the other in the order called. A context
-    manager; leaving it closes the group, and for the group that ``connect()`` gave the connection too.
+    manager; leaving it closes the group, and for the group that ``connect()`` gave everything that grew out of it.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_driver", "_group", "_owner")
+    __slots__ = ("_parent", "_root")
 
-    def __init__(self, group: Group, driver: Driver, owner: SyncGroup | None = None) -> None:
-        self._group, self._driver, self._owner = group, driver, owner
-        self._closed = False
-
-    # ------------------------------------------------------------------------------------------ what it is
-
-    @property
-    def rank(self) -> int:
-        """My rank in this group."""
-        return self._group.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks this group has."""
-        return self._group.size
-
-    @property
-    def name(self) -> str:
-        """What errors call this group."""
-        return self._group.name
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The members as ranks of the world, in this group's order."""
-        return self._group.ranks
-
-    @property
-    def local_rank(self) -> int:
-        """My number among the ranks on this host."""
-        return self._group.local_rank
-
-    @property
-    def local_size(self) -> int:
-        """How many ranks of this group are on this host."""
-        return self._group.local_size
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The host of each rank."""
-        return self._group.hosts
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that a call gets unless it says otherwise."""
-        return self._group.timeout
-
-    @timeout.setter
-    def timeout(self, seconds: float) -> None:
-        self._group.timeout = seconds
-
-    @property
-    def broken(self) -> BaseException | None:
-        """What broke this group, or None."""
-        return self._group.broken
-
-    @property
-    def closed(self) -> bool:
-        """Whether this group has been closed here."""
-        return self._closed
-
-    @property
-    def foreign(self) -> bool:
-        """Is this a forked child, which has this group only in name?"""
-        return self._driver.foreign
-
-    @property
-    def asynchronous(self) -> Group:
-        """The async Group behind this one; it lives on this group's own loop, see ``run``."""
-        return self._group
-
-    def statistics(self) -> dict[str, Any]:
-        """Calls by collective, bytes by transport, seconds waited, unreceived bytes."""
-        return self._group.statistics()
-
-    def empty(self, shape: int | Sequence[int], dtype: Any = float) -> NDArray[Any]:
-        """An array with no particular content, in memory that suits this group's transport."""
-        return self._group.empty(shape, dtype)
-
-    def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> NDArray[Any]:
-        """An array of zeros in such memory."""
-        return self._group.zeros(shape, dtype)
+    def __init__(
+        self, group: Group, driver: Driver, parent: SyncGroup | None = None, *, root: bool = False
+    ) -> None:
+        """``parent``: the group of whose connection this one is a part, and which shall not be dropped before it;
+        ``root``: it is what ``connect()`` gave."""
+        super().__init__(group, driver)
+        self._parent, self._root = parent, root
 
     # ------------------------------------------------------------------------------------------ the driver
 
@@ -311,14 +238,31 @@ class SyncGroup:
         """The same ranks again, with calls of their own."""
         return self._wrapped(self._driver.run_as_task(lambda: self._group.dup()))
 
+    def grow(self, n: int | None = None, *, timeout: float | None = None, wait: float = 0.0) -> SyncGroup:
+        """The larger group: the members, then newcomers that wait (or come within ``wait`` seconds), at most ``n``."""
+        return self._successor(self._driver.run_as_task(lambda: self._group.grow(n, timeout=timeout, wait=wait)))
+
     def _wrapped(self, group: Group) -> SyncGroup:
-        return SyncGroup(group, self._driver, self._owner or self)
+        return SyncGroup(group, self._driver, self)
+
+    def _successor(self, group: Group) -> SyncGroup:
+        """The blocking group for one that takes this one's place."""
+        self._driver.serve(group._endpoint, group.local_size)
+        successor = SyncGroup(group, self._driver)
+        leave_at_the_end(successor)
+        return successor
 
     # ------------------------------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Lets pending sends leave, ends what waits; again, and in a forked child: nothing."""
-        self._leave(lambda: self._group.close())
+        """Lets pending sends leave, ends what waits; again, and in a forked child: nothing. Closing the last of the
+        groups that ``connect``, ``shrink`` and ``grow`` gave disconnects."""
+        if not self._closed:
+            self._leave(lambda: self._group.close())
+
+    def disconnect(self) -> None:
+        """Closes everything that has grown out of the same ``connect()``."""
+        self._leave(self._lineage.close, everything=True)
 
     def __enter__(self) -> SyncGroup:
         return self
@@ -326,23 +270,49 @@ class SyncGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave(lambda: self._group.__aexit__(kind, error, trace))
+        if not self._root:
+            if not self._closed:
+                self._leave(lambda: self._group.__aexit__(kind, error, trace))
+            return
+        lineage = self._lineage
 
-    def _leave(self, closing: Callable[[], Awaitable[None]]) -> None:
-        if self._closed or self.foreign or (self._owner is not None and self._owner._closed):
+        async def everything() -> None:
+            if error is not None:
+                lineage.program_failed(error)
+            await lineage.close()
+
+        self._leave(everything, everything=True)
+
+    @property
+    def _lineage(self) -> Lineage:
+        connection = self._group._connection
+        assert connection is not None
+        return connection.lineage
+
+    def _leave(self, closing: Callable[[], Awaitable[None]], *, everything: bool = False) -> None:
+        if self.foreign or self._driver.ended:
             return
         self._driver.refuse_if_unusable()
         self._closed = True
-        if self._owner is None:
+        if everything:
             self._driver.close(closing)
-        else:
+        elif self._lineage.owners() != [self._group]:
             self._driver.run_as_task(closing)
+        else:
+            lineage = self._lineage
+
+            async def last() -> None:
+                await closing()
+                await lineage.close()
+
+            self._driver.close(last)
 
     def __del__(self) -> None:
-        if self._owner is None and not self._closed and not self.foreign:
+        if self._closed or self.foreign or self._driver.ended or not self._group._owner:
+            return
+        if any(group is not self._group for group in self._lineage.owners()):
+            return  # the async group says whether it has been forgotten, and what it is part of goes on
+        if not self.followed:
             text = f"{self!r} was never closed: use it in a with block"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-            self._driver.abandon()
-
-    def __repr__(self) -> str:
-        return f"SyncGroup({self._group!r}, {self._driver!r})"
+        self._driver.abandon()

@@ -43,7 +43,8 @@ def _leave_all() -> None:
     for group in list(_OPEN):
         if group.closed or group.foreign:
             continue
-        with contextlib.suppress(AiocollError, ResourceWarning):
-            warnings.warn(f"{group!r} was never closed; use 'with' or close()", ResourceWarning, stacklevel=2)
+        if not group.followed:
+            with contextlib.suppress(AiocollError, ResourceWarning):
+                warnings.warn(f"{group!r} was never closed; use 'with' or close()", ResourceWarning, stacklevel=2)
         with contextlib.suppress(AiocollError):
             group.close()

@@ -19,6 +19,19 @@ class Message:
         self.data, self.source, self.tag = data, source, tag
 
 
+class FakeConnection:
+    """What keeps a fake group open: nothing, and all that grew out of it is that group."""
+
+    def __init__(self, group: FakeGroup) -> None:
+        self.lineage, self._group, self.over = self, group, False
+
+    def owners(self) -> list[FakeGroup]:
+        return [] if self._group.closed else [self._group]
+
+    async def close(self) -> None:
+        await self._group.close()
+
+
 class FakeGroup:
     """What the documented API needs of aiocoll.Group."""
 
@@ -30,6 +43,7 @@ class FakeGroup:
         self.refusals: list[tuple[str, UsageError]] = []
         self.incoming: list[Message] = []
         self.closed = False
+        self._connection, self._owner, self._followed = FakeConnection(self), True, False
 
     def never_before(self, *arguments: Any) -> None:
         """No call has been made before with arguments like these."""

@@ -182,5 +182,6 @@ def test_a_loss_names_the_dead_in_the_group_and_in_the_world(frames: int) -> Non
         if some is not None:
             first = await outcome(some.all_gather(1))
             assert says(first, PeerLostError, "all_gather", 0, rank=1, world_rank=2, group=some.name)
+            await some.close()
 
     ranks(4, main, "sim", faults=Crash(2, frames=frames))

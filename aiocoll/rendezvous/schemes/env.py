@@ -11,7 +11,7 @@ from aiocoll.errors import UsageError
 from aiocoll.place.torch_variables import TorchVariables, read
 from aiocoll.rendezvous.hosts import outward
 from aiocoll.rendezvous.meeting import Meeting
-from aiocoll.rendezvous.request import Request
+from aiocoll.rendezvous.request import Reached, Request
 from aiocoll.rendezvous.schemes import tcp
 from aiocoll.rendezvous.url import check_rank, check_size, parse, tcp_url
 
@@ -26,6 +26,11 @@ async def meet(request: Request) -> Meeting:
     if rank is None:
         raise _missing("rank", "RANK", "rank=")
     return await tcp.meet(_redirect(replace(request, rank=check_rank(rank, size), size=size), said))
+
+
+async def reach(request: Request) -> Reached:
+    """As ``tcp://``, at the address that the variables name."""
+    return await tcp.reach(_redirect(request, read(request.environ)))
 
 
 def _redirect(request: Request, said: TorchVariables) -> Request:

@@ -13,7 +13,7 @@ from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.rendezvous.hosts import outward
 from aiocoll.rendezvous.join import join
 from aiocoll.rendezvous.meeting import Meeting
-from aiocoll.rendezvous.request import Request
+from aiocoll.rendezvous.request import Reached, Request
 from aiocoll.store.file import FileStore
 
 
@@ -42,3 +42,10 @@ async def meet(request: Request) -> Meeting:
         raise
     meeting.at_leaving(partial(store.close, last_removes=True))
     return meeting
+
+
+async def reach(request: Request) -> Reached:
+    """The file, which a newcomer may open before the members do."""
+    store = FileStore(request.url.path)
+    address = outward() if request.secret else "127.0.0.1"
+    return Reached(store, request.url.text, address, partial(store.close, last_removes=True))

@@ -16,7 +16,7 @@ from aiocoll.rendezvous import multicast
 from aiocoll.rendezvous.hosts import is_local, is_loopback, is_multicast, outward, require_secret
 from aiocoll.rendezvous.join import join
 from aiocoll.rendezvous.meeting import Meeting, log
-from aiocoll.rendezvous.request import Request
+from aiocoll.rendezvous.request import Reached, Request
 from aiocoll.rendezvous.url import tcp_url
 from aiocoll.store.dial import resolve
 from aiocoll.store.hosted import HostedStore, host_store
@@ -51,6 +51,23 @@ async def meet(request: Request) -> Meeting:
     # A server on every interface is reached here by loopback, which is not what the others may be told.
     dial_host = url.host if bind_host else "localhost"
     return await meet_at(request, dial_host, url.port, hosted, address="" if bind_host else outward())
+
+
+async def reach(request: Request) -> Reached:
+    """The store as a client, waiting for somebody to serve it."""
+    url = request.url
+    addresses = [address for _, address in await resolve(url.host, url.port)]
+    if any(is_multicast(address[0]) for address in addresses):
+        raise UsageError(
+            f"init_method={url.text!r}: a newcomer finds no job at a multicast address, where nobody announces itself "
+            "any more once all have met; let the members meet at tcp://host:port, file:// or under `aiocoll run`"
+        )
+    if not request.secret and not any(is_loopback(address[0]) for address in addresses):
+        raise require_secret(f"init_method={url.text!r}")
+    store = await TCPStore.connect(
+        url.host, url.port, secret=request.secret, job=request.job, timeout=request.seconds_left()
+    )
+    return Reached(store, url.text, store.local_address, store.close)
 
 
 async def meet_at(

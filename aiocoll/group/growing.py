@@ -1,0 +1,305 @@
+"""grow: the members admit newcomers, who wait in the job's store, into a new and larger group.
+
+Rank 0 asks those who wait whether they are still there, tells the members of its plan, and members and newcomers open
+links and memory of their own. Then the members agree whether that has worked for all of them. If not, they try again
+without those who failed, or go on as they were.
+
+The rule: a newcomer's death never breaks the group that grows, and nobody returns a group that the others do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from ..endpoint import Channel
+from ..endpoint.news import renewed
+from ..errors import AiocollError, RendezvousError, UsageError
+from .calls import Calls, identifier
+from .ownership import successor
+from .posted import Posted, Turn
+
+if TYPE_CHECKING:
+    from .group import Group
+
+T = TypeVar("T")
+Plan = dict[str, Any]
+"""What rank 0 decides: ``attempt``, ``world``, ``name``, ``numbers`` (of all ranks), and per newcomer ``guests``; or
+``failed``, or ``refused`` (texts)."""
+_log = logging.getLogger("aiocoll.group")
+_HERALDS_MAX: Final = 16
+"""So many members tell each newcomer whether it is admitted: one is enough, but it may die."""
+_MEETING_SECONDS: Final = 20.0
+"""How long an attempt may take before somebody is taken to be missing."""
+
+
+class Opened(Protocol):
+    """Links of a new endpoint, not yet anybody's."""
+
+    def group(self, name: str, timeout: float, new_ranks: tuple[int, ...]) -> Group:
+        """The group of all its ranks, which owns it."""
+
+    def between(self, member: int, guest: int) -> Group:
+        """A group of two that only a death of one of them breaks: what one tells the other about the admission."""
+
+    async def prove(self, seconds: float) -> None:
+        """Returns once every rank has come here: all links work."""
+
+    async def discard(self) -> None:
+        """Says goodbye and closes it."""
+
+
+class Opening(Protocol):
+    """An endpoint that others may reach and that has no links yet."""
+
+    def info(self) -> dict[str, Any]:
+        """What the others must know of this rank."""
+
+    async def open(self, plan: Plan, infos: list[dict[str, Any]], rank: int) -> Opened:
+        """Makes it: ``infos`` of all ranks, this one being ``rank``."""
+
+    def close(self) -> None:
+        """Nothing comes of it; idempotent."""
+
+
+class Admission(Protocol):
+    """How a group finds newcomers and opens endpoints: what connect() knows and a group does not."""
+
+    async def invite(self, most: int | None, until: float, numbers: tuple[int, ...], seconds: float) -> Plan:
+        """Rank 0: a plan for those who wait now, or have come ``until`` then (the loop's time), at most so many, and
+        the members, whose ``numbers`` in the world these are; asking may take about so many ``seconds``. A store that
+        is gone makes a failed plan, not an error."""
+
+    async def summon(self, plan: Plan, infos: list[dict[str, Any]]) -> None:
+        """Rank 0: the newcomers of the plan are to open their links to the members, who told ``infos``."""
+
+    async def settled(self, plan: Plan, reasons: list[str]) -> None:
+        """Rank 0: they are in, or not, for ``reasons``."""
+
+    def opening(self) -> Opening:
+        """A new endpoint of this rank."""
+
+
+class Growing(Calls):
+    """See API: grow."""
+
+    rank: int
+    size: int
+    ranks: tuple[int, ...]
+
+    def grow(self, n: int | None = None, *, timeout: float | None = None, wait: float = 0.0) -> Posted[Group]:
+        """The larger group: the members in their order, then newcomers that wait (``connect(join=True)``, or
+        AIOCOLL_JOIN=1), at most ``n``; ``new_ranks`` says who is new. Collective, equal ``n`` and ``wait``.
+
+        ``wait``: seconds to wait until ``n`` newcomers (or one) have come. Where nobody has come, a twin of this group.
+        ``timeout``: seconds for all else. This group goes on living, and is closed by its owner or by being dropped.
+        A newcomer that dies meanwhile is left out. PeerLostError where a member dies; RendezvousError, on all, where
+        the store is gone in which newcomers wait: then nothing is broken. Cancelling breaks the group.
+        """
+        turn = self._turn("grow", None)
+
+        def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
+            if n is not None and (isinstance(n, bool) or not hasattr(n, "__index__") or index(n) < 1):
+                raise UsageError(f"grow on rank {self._scope.rank}: n={n!r}, an int of at least 1 (or None) is needed")
+            number = isinstance(wait, (int, float)) and not isinstance(wait, bool)
+            if not (number and 0 <= wait < math.inf):
+                raise UsageError(f"grow on rank {self._scope.rank}: wait={wait!r}, seconds from 0 up are needed")
+            return f"grow n={n} wait={wait:g}", self._barrier().run
+
+        begun = self._made(turn, timeout, prepare)
+
+        def taken_back(how: str) -> None:
+            begun._unstarted(how)
+            begun.close()
+
+        return Posted(self._grown(begun, turn, n, timeout, wait), taken_back, "grow")
+
+    async def _grown(
+        self, begun: Posted[Any], turn: Turn, n: int | None, timeout: float | None, wait: float
+    ) -> Group:
+        await begun
+        seconds = self._seconds(timeout, "grow")
+        name = successor(self.name)
+        private = self._open(identifier("grow", self._scope.id, turn.number), self._scope.ranks, name)
+        try:
+            growth = Growth(private, self._admission(), n, wait, seconds)
+            group = await growth.run()
+        except RendezvousError:
+            raise  # the same on all members, and nobody's fault here
+        except AiocollError as error:
+            raise self._failed_to_grow(turn, error) from error
+        except BaseException as error:
+            self._gave_up(turn, private, error)
+            raise
+        finally:
+            if not private.closed and not private._owner:
+                private._abandon()
+        return self._followed_by(group)
+
+    def _failed_to_grow(self, turn: Turn, error: AiocollError) -> AiocollError:
+        """What broke the members' talk breaks this group; a death has done so already."""
+        scope = self._scope
+        if scope.broken is None:
+            self._endpoint.failure.break_group(scope, renewed(error, turn.label))
+        scope.raised = True
+        ended = renewed(scope.broken or error, turn.label)
+        self._says(ended, "grow", turn.number)
+        return ended
+
+    def _gave_up(self, turn: Turn, private: Group, error: BaseException) -> None:
+        """This rank goes no further (it was cancelled, say): the others shall not wait for it."""
+        cancelled = isinstance(error, (asyncio.CancelledError, GeneratorExit))
+        what = "cancelled" if cancelled else f"failed with {type(error).__name__}: {error} in"
+        self._taken_back(turn, "grow", what)
+        if self._scope.broken is not None:
+            self._endpoint.failure.break_group(private._scope, renewed(self._scope.broken, turn.label))
+
+    def _barrier(self) -> Any:
+        raise NotImplementedError
+
+    def _admission(self) -> Admission | None:
+        raise NotImplementedError
+
+    def _open(self, id: int, members: tuple[int, ...], label: str, *, owner: bool = False) -> Group:
+        raise NotImplementedError
+
+    def _followed_by(self, group: Group) -> Group:
+        raise NotImplementedError
+
+
+class Growth:
+    """One grow on one rank; ``talk`` is a twin of the group that only this grow knows."""
+
+    def __init__(self, talk: Group, admission: Admission | None, n: int | None, wait: float, seconds: float) -> None:
+        self._talk, self._admission, self._most = talk, admission, n
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + wait
+        self._deadline = self._until + seconds
+
+    def __repr__(self) -> str:
+        return f"<Growth of {self._talk!r}>"
+
+    async def run(self) -> Group:
+        """The group that all members return, or the error that all of them raise."""
+        talk = self._talk
+        while True:
+            plan = await self._plan()
+            if refused := plan.get("refused"):
+                _log.warning("grow of group %r on rank %d: %s", talk.name, talk.rank, refused)
+            if failed := plan.get("failed"):
+                raise RendezvousError(f"grow on rank {talk.rank} of group {talk.name!r}: {failed}")
+            if not plan.get("guests"):
+                talk._own()
+                return talk
+            group = await self._attempt(plan)
+            if group is not None:
+                return group
+
+    def _left(self) -> float:
+        """Seconds until the deadline; never none, since whoever is late is missed by others first."""
+        return max(0.05, self._deadline - self._loop.time())
+
+    async def _plan(self) -> Plan:
+        """What rank 0 has decided."""
+        mine: Plan | None = None
+        talk = self._talk
+        if talk.rank == 0:
+            mine = {}
+            if self._admission is not None:
+                most, until = self._most, min(self._until, self._deadline)
+                mine = await self._sound(self._admission.invite(most, until, talk.ranks, self._left() / 2))
+            mine["name"] = talk.name
+        plan: Plan = await talk.broadcast_object(mine, timeout=self._left())
+        return plan
+
+    async def _attempt(self, plan: Plan) -> Group | None:
+        """The larger group, or None where it did not come about; on all members alike."""
+        talk, admission = self._talk, self._admission
+        assert admission is not None
+        opening, opened, reason = admission.opening(), None, ""
+        try:
+            infos = await talk.all_gather_object(opening.info(), timeout=self._left())
+            try:
+                opened = await self._sound(self._open(plan, opening, infos))
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                if talk.broken is not None:
+                    raise
+                reason = f"rank {talk.rank}: {type(error).__name__}: {error}"
+            if await self._all(not reason):
+                assert opened is not None
+                await self._herald(opened, plan, True)
+                group = self._take(opened, plan)
+                opened = None
+                await self._settled(plan, [])
+                return group
+            await self._herald(opened, plan, False)
+            reasons = [each for each in await talk.all_gather_object(reason, timeout=self._left()) if each]
+            await self._settled(plan, reasons)
+            return None
+        finally:
+            opening.close()
+            if opened is not None:
+                await opened.discard()
+
+    async def _open(self, plan: Plan, opening: Opening, infos: list[dict[str, Any]]) -> Opened:
+        """This rank's links to all others of the larger group."""
+        talk, seconds = self._talk, min(_MEETING_SECONDS, self._left())
+        everybody = [*infos, *(guest["info"] for guest in plan["guests"])]
+        async with asyncio.timeout(seconds):
+            if talk.rank == 0:
+                assert self._admission is not None
+                await self._admission.summon(plan, everybody)
+            opened = await opening.open(plan, everybody, talk.rank)
+        try:
+            await opened.prove(seconds)
+        except BaseException:
+            await opened.discard()
+            raise
+        return opened
+
+    def _take(self, opened: Opened, plan: Plan) -> Group:
+        size = self._talk.size
+        new = tuple(range(size, size + len(plan["guests"])))
+        return opened.group(self._talk.name, self._talk.timeout, new)
+
+    async def _all(self, worked: bool) -> bool:
+        """Whether it has worked for all members: every one of them gets the same answer."""
+        return all(await self._talk.all_gather_object(worked, timeout=self._left()))
+
+    async def _herald(self, opened: Opened | None, plan: Plan, admitted: bool) -> None:
+        """Tells the newcomers; whoever is not told sees the links go."""
+        if opened is None or self._talk.rank >= _HERALDS_MAX:
+            return
+        size = self._talk.size
+        for guest in range(size, size + len(plan["guests"])):
+            pair = opened.between(self._talk.rank, guest)
+            try:
+                await pair.send_object(admitted, 1, timeout=1.0)
+            except AiocollError:
+                pass  # it has died in this very moment
+            finally:
+                pair._abandon()
+
+    async def _settled(self, plan: Plan, reasons: list[str]) -> None:
+        if self._talk.rank == 0 and self._admission is not None:
+            await self._admission.settled(plan, reasons)
+
+    async def _sound(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of ``work``, unless the members' talk breaks meanwhile: then it is cancelled."""
+        doing = self._loop.create_task(work)
+        watching = asyncio.ensure_future(self._talk.recv_object(tag=1, timeout=math.inf))  # nobody sends it
+        try:
+            await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                await watching  # raises what broke the group
+            return await doing
+        finally:
+            for each in (doing, watching):
+                each.cancel()
+            await asyncio.gather(doing, watching, return_exceptions=True)
