@@ -108,7 +108,7 @@ class Inquiry:
                         f"ranks made different calls under one number ({scope.words(number)} of group "
                         f"{scope.label!r}), and waited {elapsed:.1f} s for one another: rank {scope.rank} made "
                         f"[{mine}], rank {scope.index[world]} made [{made}]",
-                        rank=scope.index[world], world_rank=world, group=scope.label, **called(scope, number, mine),
+                        group=scope.label, **scope.who(world), **called(scope, number, mine),
                     )  # fmt: skip
                     failure.break_group(scope, error, number=number)
                     return

@@ -43,10 +43,10 @@ class Losses:
         member = self.endpoint.members[peer]
         rank = scope.index.get(peer)
         why = reason or self.why(peer) or "its connection ended"
-        who = f"rank {rank} of group {scope.label!r} (world rank {peer}, {member.host}, pid {member.pid})"
+        who = f"rank {rank} of group {scope.label!r} (world rank {member.number}, {member.host}, pid {member.pid})"
         return PeerLostError(
             f"{who} is lost: {why}; here in {operation or scope.last}",
-            rank=rank, world_rank=peer, group=scope.label, host=member.host, pid=member.pid, operation=operation,
+            group=scope.label, host=member.host, pid=member.pid, operation=operation, **scope.who(peer),
         )  # fmt: skip
 
     def why(self, peer: int) -> str:

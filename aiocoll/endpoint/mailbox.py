@@ -175,7 +175,7 @@ class Mailbox:
                 self.endpoint.failure.reject(scope, message, str(error))
             message.drop()
             if isinstance(error, AiocollError):
-                error.rank, error.world_rank = scope.index[message.source], message.source
+                error.rank, error.world_rank = scope.who(message.source).values()
             receive.finish(error)
             return
         receive.message, message.receive = message, receive

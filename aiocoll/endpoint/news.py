@@ -29,12 +29,14 @@ _TEXT_MAX: Final = 8000
 
 def broken(scope: Scope, error: AiocollError, by: int) -> dict[str, Any]:
     """News that ``error`` broke a group, as rank ``by`` saw first; beside its text, the ranks in it are world ranks."""
+    of = error.rank
+    who = scope.ranks[of] if of is not None and 0 <= of < scope.size else None
     news: dict[str, Any] = {
-        "t": "broken", "class": type(error).__name__, "text": str(error), "by": by, "world": error.world_rank,
+        "t": "broken", "class": type(error).__name__, "text": str(error), "by": by, "world": who,
         "collective": error.collective, "number": error.call,
     }  # fmt: skip
     if isinstance(error, PeerLostError):
-        failure, world = scope.endpoint.failure, error.world_rank or 0
+        failure, world = scope.endpoint.failure, who or 0
         news |= {"operation": error.operation, "reason": failure.why(world), "sure": failure.certain(world)}
     elif isinstance(error, CollectiveTimeoutError):
         missing = [scope.ranks[rank] for rank in error.missing]
@@ -60,7 +62,7 @@ def received(scope: Scope, number: int, news: dict[str, Any]) -> AiocollError:
         endpoint.failure.hearsay(world, reason, certain=sure)
         return endpoint.failure.loss(world, scope, operation, endpoint.failure.why(world))
     where: dict[str, Any] = dict(
-        rank=None if world is None else scope.index.get(world), world_rank=world, group=scope.label,
+        **({} if world is None else scope.who(world)), group=scope.label,
         collective=str(news.get("collective") or ""), call=None if news.get("number") is None else int(news["number"]),
     )  # fmt: skip
     if kind is CollectiveTimeoutError:
@@ -84,7 +86,7 @@ def absentees(scope: Scope, worlds: Sequence[int]) -> dict[str, Any]:
     """Those that have not arrived (world ranks), as an error names them: the one of whom it speaks, if it is one."""
     missing = tuple(scope.index[world] for world in worlds)
     one = len(missing) == 1
-    return {"missing": missing, "rank": missing[0] if one else None, "world_rank": worlds[0] if one else None}
+    return {"missing": missing, **(scope.who(worlds[0]) if one else {"rank": None, "world_rank": None})}
 
 
 def renewed(error: AiocollError, operation: str) -> AiocollError:

@@ -47,7 +47,7 @@ class Refusals:
                 error = wrap(error, f"{call.label}: rank {call.scope.rank} failed: {type(error).__name__}: {error}")
             self.tell_refusal(call.scope, call.number, error)
             if isinstance(error, AiocollError) and error.rank is None:
-                error.rank, error.world_rank = call.scope.rank, self.endpoint.rank
+                error.rank, error.world_rank = call.scope.mine().values()
             call.fail(error)
 
     def tell_refusal(self, scope: Scope, number: int, error: BaseException) -> None:
@@ -62,8 +62,8 @@ class Refusals:
         kind = SerializationError if news.get("class") == "SerializationError" else UsageError
         by = news.get("by")
         rank = by if isinstance(by, int) and 0 <= by < scope.size else None
-        world = None if rank is None else scope.ranks[rank]
-        error = kind(f"rank {by} refused this call: {news.get('text')}", rank=rank, world_rank=world)
+        who = {} if rank is None else scope.who(scope.ranks[rank])
+        error = kind(f"rank {by} refused this call: {news.get('text')}", **who)
         self.endpoint.note("refused", group=scope.label, rank=scope.rank, call=number, by=by, error=error)
         scope.refusals[number] = news
         bound(scope.refusals, _REFUSALS_MAX)
@@ -82,9 +82,7 @@ class Refusals:
             f"rank {scope.rank} made [{mine}], rank {scope.index.get(peer)} made [{description_in(meta)}]; every rank "
             "makes the same calls in the same order with the same op, dtype, shape and root, or name them with name="
         )
-        error = MismatchError(
-            text, rank=scope.index.get(peer), world_rank=peer, group=scope.label, **called(scope, number, mine)
-        )
+        error = MismatchError(text, group=scope.label, **scope.who(peer), **called(scope, number, mine))
         self.break_group(scope, error, number=number)
 
     def mismatch(self, call: Call, text: str) -> None:
@@ -100,8 +98,7 @@ class Refusals:
         key = (peer, frame.MESSAGE, group, tag, int(news.get("step") or 0))
         offer = self.endpoint.inbox.offers.pop(key, None)
         scope = self.endpoint.scopes.get(group)
-        rank = None if scope is None else scope.index.get(peer)
-        error = MismatchError(str(news.get("text")), rank=rank, world_rank=peer)
+        error = MismatchError(str(news.get("text")), **({} if scope is None else scope.who(peer)))
         if offer is not None:
             offer[0].finish(error)
         elif scope is not None:

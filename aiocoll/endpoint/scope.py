@@ -106,9 +106,13 @@ class Scope:
         member = self.endpoint.members[self.endpoint.rank]
         return f"rank {self.rank} ({member.host}, pid {member.pid})"
 
+    def who(self, world: int) -> dict[str, Any]:
+        """A rank, as the endpoint numbers it, as the one of whom an error speaks."""
+        return {"rank": self.index.get(world), "world_rank": self.endpoint.members[world].number}
+
     def mine(self) -> dict[str, Any]:
         """This rank as the one of whom an error speaks."""
-        return {"rank": self.rank, "world_rank": self.endpoint.rank}
+        return self.who(self.endpoint.rank)
 
     @property
     def last(self) -> str:

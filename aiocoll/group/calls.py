@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
 from operator import index
 from typing import Any, Final, TypeVar
 
@@ -89,13 +90,13 @@ class Calls:
         if isinstance(error, AiocollError):
             error.at(self.name, collective, number if 0 <= number < NAMED else None)
             if error.rank is None and isinstance(error, (UsageError, SerializationError)):
-                error.rank, error.world_rank = self._scope.rank, self._endpoint.rank
+                error.rank, error.world_rank = self._scope.mine().values()
 
-    def _seconds(self, timeout: float | None, what: str) -> float:
+    def _seconds(self, timeout: float | timedelta | None, what: str) -> float:
         if timeout is None:
             return self.timeout
         try:
-            seconds = float(timeout)
+            seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         except (TypeError, ValueError):
             seconds = math.nan
         if not seconds >= 0:

@@ -37,7 +37,7 @@ class Group(Reductions, Messages, Recoveries, Growing):
 
     ``rank`` (mine) and ``size``; ``name``; ``ranks`` (world ranks in the group's order); ``local_rank``,
     ``local_size`` (among the members on my host); ``hosts`` (each rank's host); ``timeout`` (seconds, default of every
-    call); ``broken`` (None, or the error that broke it); ``new_ranks`` (whom ``grow`` admitted, as ranks of this group).
+    call); ``broken`` (None, or the error that broke it); ``new_ranks`` (whom ``grow`` admitted, by rank here).
     Made by ``aiocoll.connect``, ``split``, ``subgroup``, ``dup``, ``shrink`` and ``grow``.
 
     What holds for every collective: all members call it, and ``timeout`` (seconds, ``math.inf`` for none) and ``name``
@@ -182,6 +182,9 @@ class Group(Reductions, Messages, Recoveries, Growing):
         group = self._open(id, members, name, owner=True)
         group._root = id  # members may have made different subgroups of the old one: they begin to count anew
         return self._followed_by(group)
+
+    def _admission(self) -> Admission | None:
+        return None if self._connection is None else self._connection.lineage.admission
 
     def _own(self) -> None:
         """From now on this group keeps its connection open."""

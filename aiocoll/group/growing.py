@@ -10,6 +10,7 @@ The rule: a newcomer's death never breaks the group that grows, and nobody retur
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..endpoint import Channel
 from ..endpoint.news import renewed
-from ..errors import AiocollError, RendezvousError, UsageError
+from ..errors import AiocollError, GroupBrokenError, RendezvousError, UsageError
 from .calls import Calls, identifier
 from .ownership import successor
 from .posted import Posted, Turn
@@ -184,20 +185,65 @@ class Growth:
         return f"<Growth of {self._talk!r}>"
 
     async def run(self) -> Group:
-        """The group that all members return, or the error that all of them raise."""
+        """The group that all members return, or the error that all of them raise: what it comes to is agreed upon,
+        since some may hear of a death when others are through."""
         talk = self._talk
         while True:
-            plan = await self._plan()
-            if refused := plan.get("refused"):
-                _log.warning("grow of group %r on rank %d: %s", talk.name, talk.rank, refused)
-            if failed := plan.get("failed"):
-                raise RendezvousError(f"grow on rank {talk.rank} of group {talk.name!r}: {failed}")
-            if not plan.get("guests"):
-                talk._own()
-                return talk
-            group = await self._attempt(plan)
-            if group is not None:
-                return group
+            plan: Plan = {}
+            opened, reason = None, ""
+            try:
+                try:
+                    plan = await self._plan()
+                    if plan.get("guests"):
+                        opened, reason = await self._attempt(plan)
+                except BaseException as error:
+                    await self._withdraw(error)
+                    raise
+                if await talk.agree(not reason, timeout=self._left()):
+                    group = await self._concluded(plan, opened)
+                    opened = None
+                    return group
+                await self._failed(plan, opened, reason)
+            finally:
+                if opened is not None:
+                    await opened.discard()
+
+    async def _withdraw(self, error: BaseException) -> None:
+        """This rank is out of it: those who would agree shall not wait for it."""
+        talk = self._talk
+        if not isinstance(error, Exception):
+            talk.agree(False).close()
+            return
+        if talk.broken is None:
+            text = f"{talk._scope.me} failed in grow with {type(error).__name__}: {error}"
+            broken = error if isinstance(error, AiocollError) else GroupBrokenError(text, **talk._scope.mine())
+            talk._endpoint.failure.break_group(talk._scope, broken)
+        with contextlib.suppress(AiocollError):
+            await talk.agree(False, timeout=self._left())
+
+    async def _concluded(self, plan: Plan, opened: Opened | None) -> Group:
+        """All members have come here with the same plan."""
+        talk = self._talk
+        if refused := plan.get("refused"):
+            _log.warning("grow of group %r on rank %d: %s", talk.name, talk.rank, refused)
+        if failed := plan.get("failed"):
+            raise RendezvousError(f"grow on rank {talk.rank} of group {talk.name!r}: {failed}")
+        if opened is None:
+            talk._own()
+            return talk
+        await self._herald(opened, plan, True)
+        group = opened.group(talk.name, talk.timeout, tuple(range(talk.size, talk.size + len(plan["guests"]))))
+        await self._settled(plan, [])
+        return group
+
+    async def _failed(self, plan: Plan, opened: Opened | None, reason: str) -> None:
+        """Some member has failed; raises where that is because the members are not what they were."""
+        talk = self._talk
+        if talk.broken is not None:
+            raise talk.broken
+        await self._herald(opened, plan, False)
+        reasons = [each for each in await talk.all_gather_object(reason, timeout=self._left()) if each]
+        await self._settled(plan, reasons)
 
     def _left(self) -> float:
         """Seconds until the deadline; never none, since whoever is late is missed by others first."""
@@ -216,36 +262,32 @@ class Growth:
         plan: Plan = await talk.broadcast_object(mine, timeout=self._left())
         return plan
 
-    async def _attempt(self, plan: Plan) -> Group | None:
-        """The larger group, or None where it did not come about; on all members alike."""
+    async def _attempt(self, plan: Plan) -> tuple[Opened | None, str]:
+        """This rank's links in the larger group, or why there are none; raises what concerns the members."""
         talk, admission = self._talk, self._admission
         assert admission is not None
-        opening, opened, reason = admission.opening(), None, ""
+        opening, info, failure = admission.opening(), None, None
         try:
-            infos = await talk.all_gather_object(opening.info(), timeout=self._left())
             try:
-                opened = await self._sound(self._open(plan, opening, infos))
-            except asyncio.CancelledError:
+                info = opening.info()
+            except Exception as error:  # no descriptor is left, say: the others hear of it
+                failure = error
+            infos = await talk.all_gather_object(info, timeout=self._left())
+            if failure is not None:
+                return None, self._reason(failure)
+            if None in infos:
+                return None, "a member cannot be reached"
+            return await self._sound(self._open(plan, opening, infos)), ""
+        except Exception as error:
+            if talk.broken is not None:
                 raise
-            except Exception as error:
-                if talk.broken is not None:
-                    raise
-                reason = f"rank {talk.rank}: {type(error).__name__}: {error}"
-            if await self._all(not reason):
-                assert opened is not None
-                await self._herald(opened, plan, True)
-                group = self._take(opened, plan)
-                opened = None
-                await self._settled(plan, [])
-                return group
-            await self._herald(opened, plan, False)
-            reasons = [each for each in await talk.all_gather_object(reason, timeout=self._left()) if each]
-            await self._settled(plan, reasons)
-            return None
+            return None, self._reason(error)
         finally:
             opening.close()
-            if opened is not None:
-                await opened.discard()
+
+    def _reason(self, error: Exception) -> str:
+        _log.info("grow of group %r on rank %d", self._talk.name, self._talk.rank, exc_info=error)
+        return f"rank {self._talk.rank}: {type(error).__name__}: {error}"
 
     async def _open(self, plan: Plan, opening: Opening, infos: list[dict[str, Any]]) -> Opened:
         """This rank's links to all others of the larger group."""
@@ -262,15 +304,6 @@ class Growth:
             await opened.discard()
             raise
         return opened
-
-    def _take(self, opened: Opened, plan: Plan) -> Group:
-        size = self._talk.size
-        new = tuple(range(size, size + len(plan["guests"])))
-        return opened.group(self._talk.name, self._talk.timeout, new)
-
-    async def _all(self, worked: bool) -> bool:
-        """Whether it has worked for all members: every one of them gets the same answer."""
-        return all(await self._talk.all_gather_object(worked, timeout=self._left()))
 
     async def _herald(self, opened: Opened | None, plan: Plan, admitted: bool) -> None:
         """Tells the newcomers; whoever is not told sees the links go."""

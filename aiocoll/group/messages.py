@@ -131,8 +131,8 @@ class Messages(Objects):
         if message.meta[:1] == b"R":
             text = bytes(message.data).decode(errors="replace")
             raise SerializationError(
-                f"recv_object: rank {source} could not serialise what it wanted to send: {text}", rank=source,
-                world_rank=message.source, group=self.name, collective="recv_object",
+                f"recv_object: rank {source} could not serialise what it wanted to send: {text}",
+                group=self.name, collective="recv_object", **self._scope.who(message.source),
             )  # fmt: skip
         return self._loaded(message.data, source, "recv_object")
 

@@ -67,8 +67,8 @@ class Objects(Movement):
             return loads(data, allow_pickle=self._settings.allow_pickle)
         except SerializationError as error:
             raise SerializationError(
-                f"{what}: rank {self._scope.rank} cannot load the object of rank {source}: {error}", rank=source,
-                world_rank=self._scope.ranks[source], group=self.name, collective=what,
+                f"{what}: rank {self._scope.rank} cannot load the object of rank {source}: {error}",
+                group=self.name, collective=what, **self._scope.who(self._scope.ranks[source]),
             ) from error  # fmt: skip
 
     def broadcast_object(

@@ -99,8 +99,8 @@ class Recoveries(Calls):
             ranks = tuple(scope.index[world] for world in members)
             text = (
                 f"shrink of group {scope.label!r}: rank {scope.rank} was left behind, since it was silent for too long "
-                f"or could not be reached; group {name!r} of its ranks {ranks} went on without it. End this process, or "
-                "let it join again as a newcomer"
+                f"or could not be reached; group {name!r} of its ranks {ranks} went on without it. End this "
+                "process, or let it join again as a newcomer"
             )
             raise self._broken_by(
                 GroupBrokenError(text, group=scope.label, collective="shrink", cause=scope.broken, **scope.mine())
@@ -141,7 +141,7 @@ class Recoveries(Calls):
         if kind == CANCELLED:
             world = outcome["by"]
             text = f"{who}: {self._named([world])} {outcome['how']} it"
-            return GroupBrokenError(text, rank=scope.index[world], world_rank=world, **where)
+            return GroupBrokenError(text, **scope.who(world), **where)
         here, away = outcome["here"], outcome["away"]
         text = (
             f"{who}: only {len(here)} of {len(here) + len(away)} members that may be alive are here; unreachable: "

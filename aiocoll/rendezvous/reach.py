@@ -26,7 +26,7 @@ async def reach(
     """
     if store is not None:
         if init_method:
-            raise UsageError(f"both init_method={init_method!r} and store= are given: one of them says where the job is")
+            raise UsageError(f"both init_method={init_method!r} and store= are given: one of them says which job it is")
         address = getattr(store, "local_address", "") or (outward() if secret else "127.0.0.1")
         return Reached(store, store.where, address, _nothing)
     text = init_method or place.init_method
