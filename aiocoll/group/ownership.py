@@ -87,8 +87,9 @@ class Lineage:
 
     async def close(self) -> None:
         """Closes everything that grew out of one connect(), the oldest first."""
+        owners = self.owners()  # before the first group is let go: dropped, it would cut its links without a goodbye
         self.kept = None
-        for group in self.owners():
+        for group in owners:
             await group.close()
         for connection in [each for _, each in sorted(self._connections.items())]:
             await connection.close()
