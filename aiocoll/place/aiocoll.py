@@ -19,6 +19,9 @@ def find(environ: Environ) -> Place | None:
     init_method = environ.get("AIOCOLL_RDZV", "").strip()
     if init_method and "://" not in init_method:
         init_method = f"tcp://{init_method}"
+    # A replacement has been started again, and yet it comes to the ranks of the attempt that goes on.
+    attempt = whole(environ, "AIOCOLL_ATTEMPT")
+    restart = whole(environ, "AIOCOLL_RESTART_COUNT") if attempt is None else attempt
     return Place(
         rank=rank,
         size=size,
@@ -26,7 +29,7 @@ def find(environ: Environ) -> Place | None:
         local_size=whole(environ, "AIOCOLL_LOCAL_WORLD_SIZE", least=1),
         job=environ.get("AIOCOLL_JOB_ID", "").strip(),
         init_method=init_method,
-        restart=whole(environ, "AIOCOLL_RESTART_COUNT") or 0,
+        restart=restart or 0,
         store_is_hosted=bool(init_method),
     )
 

@@ -45,7 +45,9 @@ class Layout:
     master: str = ""
     """host:port for torch's variables; nobody of ours listens there."""
     restart: int = 0
-    """How often all ranks have been started again; of a replacement, which one it is."""
+    """How often all ranks have been started again: those of one attempt meet."""
+    replacement: int = 0
+    """Which replacement it is, for a process in place of a rank that failed."""
     restarts_max: int = 0
     join: bool = False
     """Whether these ranks come to a world that others have formed."""
@@ -97,16 +99,17 @@ def rank_environment(layout: Layout, local_rank: int) -> dict[str, str]:
     """The place of one rank, in our variables and in torch's."""
     rank = layout.first + local_rank
     host, _, port = layout.master.rpartition(":")
+    restarts = layout.replacement or layout.restart
     both = {"RANK": rank, "WORLD_SIZE": layout.size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": layout.ranks,
             "NODE_RANK": layout.node_rank}  # fmt: skip
     ours = {
-        **both, "NNODES": layout.nnodes, "JOB_ID": layout.job, "RDZV": layout.rdzv, "RESTART_COUNT": layout.restart,
-        "MASTER": layout.master,
+        **both, "NNODES": layout.nnodes, "JOB_ID": layout.job, "RDZV": layout.rdzv, "ATTEMPT": layout.restart,
+        "RESTART_COUNT": restarts, "MASTER": layout.master,
     }  # fmt: skip
     torch = {
         **both, "GROUP_RANK": layout.node_rank, "GROUP_WORLD_SIZE": layout.nnodes, "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": layout.size, "ROLE_NAME": "default", "MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port,
-        "TORCHELASTIC_RUN_ID": layout.job, "TORCHELASTIC_RESTART_COUNT": layout.restart,
+        "TORCHELASTIC_RUN_ID": layout.job, "TORCHELASTIC_RESTART_COUNT": restarts,
         "TORCHELASTIC_MAX_RESTARTS": layout.restarts_max,
     }  # fmt: skip
     ours |= {"JOIN": 1} if layout.join else {}

@@ -63,7 +63,7 @@ class Recipe:
 
     def start_in_place_of(self, rank: int, layout: Layout, secret: bytes, number: int, *, join: bool) -> Processes:
         """Starts the `number`-th replacement, for one rank of `layout`; with `join` it comes to the running world."""
-        at = replace(layout, restart=number, join=join)
+        at = replace(layout, replacement=number, join=join)
         processes = Processes(
             {rank: rank_environment(at, rank - layout.first)},
             self.argv,
