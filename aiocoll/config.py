@@ -64,6 +64,18 @@ class Settings:
     shm_cma: bool = True
     """Whether long payloads may be read straight out of a peer's private memory, where the kernel allows that."""
 
+    def contradictions(self, timeout: float) -> list[str]:
+        """What was set and cannot show, since calls end after ``timeout`` seconds already."""
+        default, found = Settings(), []
+        if self.stall_seconds != default.stall_seconds and self.stall_seconds >= timeout:
+            found.append(f"AIOCOLL_STALL_SECONDS={self.stall_seconds:g}: no call that stalls will be reported")
+        if self.lost_seconds != default.lost_seconds and self.lost_seconds >= timeout:
+            found.append(
+                f"AIOCOLL_LOST_SECONDS={self.lost_seconds:g}: ranks of a lost host will be missing in calls that are "
+                "late, not lost"
+            )
+        return [f"{text}, since calls end after timeout={timeout:g} s" for text in found]
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _JOIN, _HOST, _PROXY, _SPIN_US,

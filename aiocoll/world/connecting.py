@@ -6,6 +6,7 @@ The rule: what can be refused without a socket is refused before one is opened.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import replace
@@ -26,6 +27,7 @@ from .admitting import Admission
 from .newcomer import enter
 from .opening import Ear, Opened, Wanted
 
+_log = logging.getLogger("aiocoll.world")
 _TRANSPORTS: Final = ("auto", "shm", "tcp", "inproc")
 
 
@@ -111,6 +113,8 @@ def connect(
         settings = replace(settings, allow_pickle=True)
     if not (join is None or isinstance(join, bool)):
         raise UsageError(f"join={join!r}: True for a newcomer to a job that is under way, else False")
+    for contradiction in settings.contradictions(float(seconds)):
+        _log.warning(contradiction)
     wanted = Wanted(chosen, settings, place, _secret(secret, place), name, float(seconds))
     meeting: dict[str, Any] = {"init_method": init_method, "store": store, "group_name": group_name}
     if settings.join if join is None else join:
