@@ -24,6 +24,16 @@ async def full_mesh(ch: Channel) -> None:
     await finish([*[ch.recv(peer, EMPTY) for peer in peers], ch.publish(EMPTY)])
 
 
+async def roll_call(ch: Channel) -> None:
+    """Everybody reports to rank 0, which answers when all have: a rank that does not come keeps nobody but rank 0 from
+    having reported (monitored barrier)."""
+    if ch.rank:
+        await finish([ch.send(0, EMPTY), ch.recv(0, EMPTY)])
+    else:
+        await finish([ch.recv(peer, EMPTY) for peer in range(1, ch.size)])
+        await ch.publish(EMPTY)
+
+
 @algorithm(
     "barrier",
     on="hosts",

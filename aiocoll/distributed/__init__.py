@@ -6,7 +6,7 @@ Code written for torch.distributed, early or late, runs on it: in place, in the 
 The rule: this package checks arguments and keeps the module state; what a call does is written further down.
 
 - ``membership``: init_process_group, destroy_process_group, new_group, get_rank, get_world_size …
-- ``collectives``: broadcast, all_reduce, reduce, all_gather, gather, scatter, barrier
+- ``collectives``: broadcast, all_reduce, reduce, all_gather, gather, scatter, barrier, monitored_barrier
 - ``messages``: send, recv, isend, irecv
 - ``multigpu``: the *_multigpu forms, over lists of local tensors
 - ``objects``: all_gather_object, broadcast_object_list
@@ -26,7 +26,7 @@ from .backends import (
     is_mpi_available,
     is_nccl_available,
 )
-from .collectives import all_gather, all_reduce, barrier, broadcast, gather, reduce, scatter
+from .collectives import all_gather, all_reduce, barrier, broadcast, gather, monitored_barrier, reduce, scatter
 from .constants import _INITIALIZED_MW, _INITIALIZED_PG, Backend, ReduceOp, dist_backend, reduce_op
 from .membership import (
     _clear_group_cache,
@@ -89,6 +89,7 @@ __all__ = [
     "is_mpi_available",
     "is_nccl_available",
     "isend",
+    "monitored_barrier",
     "new_group",
     "recv",
     "reduce",

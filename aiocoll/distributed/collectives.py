@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import MismatchError, UsageError
+from ..errors import CollectiveTimeoutError, MismatchError, UsageError
 from ..sync import SyncGroup
 from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_of, same_kind, seconds_of
 from .constants import OP_OF, ReduceOp, op_of
-from .refusals import RuntimeUsageError
-from .request import Request, again, call, refused
+from .refusals import RuntimeUsageError, documented_timeout
+from .request import Request, again, call, refused, run
 from .state import STATE, WORLD, member_of
 
 
@@ -301,6 +301,32 @@ def barrier(
     except UsageError as error:
         raise refused(member, "barrier", error) from error.__cause__
     return call(member, "barrier", lambda g: g.barrier(timeout=limit), async_op)
+
+
+def monitored_barrier(
+    group: Any = WORLD, timeout: float | timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """Synchronizes all processes like ``barrier``, and reports ranks that do not come in time.
+
+    Every rank raises a RuntimeError (and TimeoutError) that names the first rank that failed to pass, or all of them;
+    either all ranks pass or all fail.
+
+    Arguments:
+        group: Group of the collective; None for the world.
+        timeout: How long to wait for the others; the group's timeout when left out.
+        wait_all_ranks: Whether to name all ranks that are missing instead of the first.
+    """
+    member = member_of(group)
+    if member is None:
+        return
+    try:
+        limit = seconds_of(timeout)
+    except UsageError as error:
+        raise refused(member, "monitored_barrier", error) from error.__cause__
+    try:
+        run(member, lambda g: g.monitored_barrier(limit, wait_all_ranks))
+    except CollectiveTimeoutError as error:
+        raise documented_timeout(error) from error.cause
 
 
 # ------------------------------------------------------------------------------------------------ endings

@@ -6,7 +6,7 @@ right.
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..errors import CollectiveTimeoutError, UsageError
 
 
 class RuntimeUsageError(UsageError, RuntimeError):
@@ -19,6 +19,17 @@ class AssertionUsageError(UsageError, AssertionError):
 
 class TypeUsageError(UsageError, TypeError):
     """An argument of the wrong type."""
+
+
+class RuntimeTimeoutError(CollectiveTimeoutError, RuntimeError):
+    """A deadline that has passed, for which the documents name RuntimeError."""
+
+
+def documented_timeout(error: CollectiveTimeoutError) -> RuntimeTimeoutError:
+    """The same deadline as a RuntimeError too."""
+    fresh = RuntimeTimeoutError(*error.args)
+    vars(fresh).update(vars(error))
+    return fresh
 
 
 def documented(error: UsageError) -> UsageError:

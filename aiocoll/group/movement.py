@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithms import Algorithm, pace, show
+from ..algorithms.barrier import roll_call
 from ..algorithms.channel import Parcel
 from ..algorithms.share import share
 from ..algorithms.spread import BLOCK_BYTES, TOTAL, head_of
 from ..buffers import as_bytes, as_out, check_out
-from ..endpoint import Channel
-from ..errors import MismatchError
+from ..endpoint import Channel, Scope
+from ..errors import CollectiveTimeoutError, MismatchError
 from ..wire.codec import parse
 from .broadcasts import Body, Broadcasts
 from .calls import Again
@@ -269,6 +270,26 @@ class Movement(Broadcasts, Exchanges):
 
         return self._made(turn, timeout, prepare)
 
+    def monitored_barrier(
+        self, timeout: float | None = None, wait_all_ranks: bool = False, *, name: str | None = None
+    ) -> Posted[None]:
+        """A barrier that says who did not come: returns once every rank has called it, and fails on all ranks or none.
+
+        Late, it raises CollectiveTimeoutError on every rank, which names the first rank that is missing, or with
+        ``wait_all_ranks`` all of them (``.missing``, sorted), and breaks the group. Slower than ``barrier``.
+        """
+        called = self._made(self._turn("monitored_barrier", name), timeout, lambda: ("monitored_barrier", roll_call))
+        return Posted(self._monitored(called, bool(wait_all_ranks)), lambda _: called.close(), "monitored_barrier")
+
+    async def _monitored(self, called: Posted[None], wait_all_ranks: bool) -> None:
+        try:
+            await called
+        except CollectiveTimeoutError as error:
+            missing = error.missing if wait_all_ranks else error.missing[:1]
+            if not missing:
+                raise
+            raise _absent(self._scope, missing, error) from error
+
     def barrier_again(self) -> Again | None:
         """The same after a first one; None before it."""
         ready = self._ready("barrier")
@@ -276,6 +297,23 @@ class Movement(Broadcasts, Exchanges):
             return None
         channel = ready.channel(self.timeout)
         return channel, self._live(channel.call, ready.run, channel)
+
+
+def _absent(scope: Scope, missing: tuple[int, ...], error: CollectiveTimeoutError) -> CollectiveTimeoutError:
+    """A monitored barrier that was late, naming some of those that are missing."""
+    members = [(rank, scope.endpoint.members[scope.ranks[rank]]) for rank in missing]
+    who = ", ".join(f"rank {rank}: {member.host}, pid {member.pid}" for rank, member in members)
+    one = len(missing) == 1
+    named = f"Rank {missing[0]}" if one else f"Ranks {', '.join(map(str, missing))}"
+    text = (
+        f"[Rank {scope.rank}] {named} failed to pass monitoredBarrier in {error.elapsed * 1e3:.0f} ms "
+        f"({error.operation} of group {scope.label!r}; {who}); the group is broken"
+    )
+    return CollectiveTimeoutError(
+        text, missing=missing, operation=error.operation, elapsed=error.elapsed, rank=missing[0] if one else None,
+        world_rank=scope.ranks[missing[0]] if one else None, group=error.group, collective=error.collective,
+        call=error.call,
+    )  # fmt: skip
 
 
 def _all_equal(metas: Sequence[bytes], what: str) -> None:

@@ -18,7 +18,7 @@ _GROUPS_MAX: Final = 1000
 CALL: Final = "call"
 """[CALL, began, ended or None, group id, label, number, description, error or None]"""
 MESSAGE: Final = "message"
-"""[MESSAGE, made, ended or None, group id, which method, peer or None for anyone, tag or None for any, error or None]"""
+"""[MESSAGE, made, ended or None, group id, method, peer (None: anyone), tag (None: any), error or None]"""
 ENDED: Final = 2
 ERROR: Final = 7
 

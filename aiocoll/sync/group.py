@@ -173,6 +173,12 @@ class SyncGroup(About):
             return
         self._driver.run(lambda: self._group.barrier(timeout=timeout, name=name))
 
+    def monitored_barrier(
+        self, timeout: float | None = None, wait_all_ranks: bool = False, *, name: str | None = None
+    ) -> None:
+        """A barrier that names the first rank that is missing, or all of them, when it is late."""
+        self._driver.run(lambda: self._group.monitored_barrier(timeout, wait_all_ranks, name=name))
+
     # ------------------------------------------------------------------------------------------ objects
 
     def broadcast_object(

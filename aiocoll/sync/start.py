@@ -96,6 +96,14 @@ class Starter:
         """Starts a barrier."""
         return self._group.begin(lambda g: g.barrier(timeout=timeout, name=name), "barrier")
 
+    def monitored_barrier(
+        self, timeout: float | None = None, wait_all_ranks: bool = False, *, name: str | None = None
+    ) -> Work[None]:
+        """Starts a monitored_barrier."""
+        return self._group.begin(
+            lambda g: g.monitored_barrier(timeout, wait_all_ranks, name=name), "monitored_barrier"
+        )
+
     def broadcast_object(
         self, obj: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None
     ) -> Work[Any]:
