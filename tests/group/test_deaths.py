@@ -63,6 +63,9 @@ def test_every_group_of_the_dead_breaks_and_no_other(frames: int, seed: int) -> 
             assert await rest.all_reduce(turn) == 3 * turn
         part = await rest.split(rest.rank % 2)
         assert await part.all_reduce(1) == part.size
+        for each in (part, some, rest):
+            if each is not None:
+                await each.close()
 
     ranks(4, main, "sim", faults=Crash(DEAD, frames=frames), seed=seed)
 
