@@ -1,0 +1,37 @@
+"""examples/elastic_training.py learns although ranks die, with replacements and without."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import ROOT
+
+
+def train(*options: str) -> subprocess.CompletedProcess[str]:
+    runner = [sys.executable, "-m", "aiocoll", "run", "-n", "4", "--on-failure", "shrink", *options]
+    command = [*runner, str(ROOT / "examples" / "elastic_training.py"), "--pause", "0.003"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for share in re.findall(r"test accuracy ([\d.]+)%", done.stdout):
+        assert float(share) >= 95
+    return done
+
+
+@pytest.mark.slow
+def test_the_survivors_train_to_the_end() -> None:
+    done = train()
+    assert re.findall(r"(\d) ranks go on", done.stdout) == ["3", "3", "3", "2", "2", "1"]
+    assert done.stdout.count("test accuracy") == 1
+    assert re.search(r"rank \d finished: the job succeeded without ranks \d, \d and \d$", done.stderr.strip())
+
+
+@pytest.mark.slow
+def test_replacements_get_the_state_and_train_along() -> None:
+    done = train("--max-restarts", "8")
+    assert done.stderr.count("was killed by signal 9 (SIGKILL); replacement") >= 3
+    assert re.search(r"rank \d of [234]: test accuracy", done.stdout)
+    assert "the job succeeded" in done.stderr.splitlines()[-1]
