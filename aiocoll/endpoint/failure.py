@@ -147,6 +147,8 @@ class Failure(Losses, Refusals, Lateness):
         if self.endpoint.trace is not None:
             self.endpoint.trace.failed(f"group {scope.label!r} broke: {words(error)}", self.endpoint.loop.call_soon)
         self._fail_pending(scope, error, number)
+        if not scope.sound_until:
+            self.stands_still(scope, [scope.ranks[rank] for rank in error.missing])
 
     def _fail_pending(self, scope: Scope, error: AiocollError, number: int) -> None:
         first_class = isinstance(error, _FIRST_CLASS)

@@ -16,9 +16,9 @@ import numpy as np
 from ..buffers import flat_bytes
 from ..errors import WireError
 from ..wire import frame
-from ..wire.frame import Landing, pour
+from ..wire.frame import Drain, Landing, pour
 from .mailbox import Mailbox
-from .operations import EMPTY, Drain, Outgoing, Receive, cost
+from .operations import EMPTY, Outgoing, Receive, cost
 from .scope import bound
 
 if TYPE_CHECKING:

@@ -114,3 +114,10 @@ class Losses:
         self.break_group(call.scope, error)
         raise call.error or error
 
+    def stands_still(self, scope: Scope, worlds: Iterable[int]) -> None:
+        """Members give no sign in a group that is broken: what they do not take keeps no memory from others."""
+        for world in worlds:
+            link = self.endpoint.near[world]
+            if link is not None:
+                link.recall(scope.id)
+

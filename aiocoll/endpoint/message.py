@@ -14,7 +14,8 @@ import numpy as np
 
 from ..buffers import flat_bytes
 from ..wire import frame
-from .operations import DRAIN, EMPTY, Operation, Outgoing
+from ..wire.frame import DRAIN
+from .operations import EMPTY, Operation, Outgoing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

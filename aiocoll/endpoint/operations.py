@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from ..buffers import flat_bytes
 from ..errors import MismatchError
+from ..wire.frame import DRAIN
 
 if TYPE_CHECKING:
     from ..ops import Op
     from .channel import Call
     from .core import Endpoint
 
-DRAIN: Final = memoryview(bytearray(256 * 1024))
-"""Where bytes go that nobody wants any more."""
 EMPTY: Final = memoryview(bytearray())
 NOTHING: Final = np.empty(0, np.uint8)
 FRAME_COST: Final = 128
@@ -38,21 +37,6 @@ class Parcel(NamedTuple):
 
     meta: bytes
     data: NDArray[np.uint8]
-
-
-class Drain:
-    """The landing of a payload that nobody wants."""
-
-    __slots__ = ()
-
-    def window(self) -> memoryview:
-        return DRAIN
-
-    def advance(self, nbytes: int) -> None:
-        return
-
-    def complete(self) -> None:
-        return
 
 
 class Operation:

@@ -106,6 +106,7 @@ class Recoveries(Calls):
                 GroupBrokenError(text, group=scope.label, collective="shrink", cause=scope.broken, **scope.mine())
             )
         if outcome["away"]:
+            endpoint.failure.stands_still(scope, outcome["away"])
             away = [scope.index[world] for world in outcome["away"]]
             self._broken_by(GroupBrokenError(f"group {name!r} went on without ranks {away}", group=scope.label))
         group = self._opened_by_shrink(outcome["id"], members, name)

@@ -79,6 +79,25 @@ def pour(data: memoryview, landing: Landing) -> None:
         landing.advance(nbytes)
 
 
+DRAIN: Final = memoryview(bytearray(256 * 1024))
+"""Where bytes go that nobody wants any more."""
+
+
+class Drain:
+    """The landing of a payload that nobody wants."""
+
+    __slots__ = ()
+
+    def window(self) -> memoryview:
+        return DRAIN
+
+    def advance(self, nbytes: int) -> None:
+        return
+
+    def complete(self) -> None:
+        return
+
+
 class FrameSink(Protocol):
     """Who is told of every frame."""
 

@@ -73,7 +73,7 @@ LIES: dict[str, list[dict[str, Any]]] = {
     "a piece of nothing": [{"kind": DATA, "length": 10, "piece": 0}],
     "a piece of nothing in the middle": [{"kind": DATA, "length": 9, "piece": 5}, {"kind": MORE, "piece": 0}],
     "a cell behind the last": [{"kind": DATA, "length": 10, "piece": 10 | CELL, "place": CELLS}],
-    "a cell of all ones": [{"kind": DATA, "length": 10, "piece": 10 | CELL, "place": ALL_ONES}],
+    "a cell of nearly all ones": [{"kind": DATA, "length": 10, "piece": 10 | CELL, "place": ALL_ONES - 1}],
     "a cell of a negative number": [{"kind": DATA, "length": 10, "piece": 10 | CELL, "place": -1 << 32}],
     "more than a cell holds": [{"kind": DATA, "length": 9000, "piece": (TINY.cell_bytes + 1) | CELL, "place": 3}],
     "a place that there is not": [{"kind": DATA, "length": 10, "piece": 10 | CELL | ARENA}],

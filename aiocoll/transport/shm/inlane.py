@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import WireError
-from ...wire.frame import CREDIT, KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, FrameSink, Landing, pour
+from ...wire.frame import CREDIT, KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, Drain, FrameSink, Landing, pour
 from .private import STEP_BYTES, Private, Span, Unreadable
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS
 from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, PRIVATE, REVOKED, Lane
@@ -243,7 +243,10 @@ class Inlane(Lane):
         if not nbytes:
             self._done()
         elif where == CELL:
-            self._deliver(self._cell(place, nbytes))
+            if place != REVOKED:
+                self._deliver(self._cell(place, nbytes))
+            if words[word + 7] == REVOKED:
+                self._lose(nbytes if place == REVOKED else 0)
             self._done()
         elif (where == ARENA or where == PRIVATE) and place == REVOKED:
             self._drop()
@@ -329,6 +332,11 @@ class Inlane(Lane):
         self.bytes_received += len(into)
         landing.advance(len(into))
         return span.after(len(into))
+
+    def _lose(self, nbytes: int) -> None:
+        """So many bytes of the present frame were taken back while this rank stood still: nobody gets it, and what is
+        left of it is thrown away."""
+        self._landing, self._missing = Drain(), self._missing - nbytes
 
     def _drop(self) -> None:
         """A reference is taken back: its call failed there, which its sender says next. What was read of it may be

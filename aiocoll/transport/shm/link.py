@@ -107,6 +107,11 @@ class ShmLink:
     def withdraw(self, sent: Sent, *, keep: bool) -> bool:
         return self.outlane.withdraw(sent, keep=keep)
 
+    def recall(self, group: int) -> None:
+        """The peer gives no sign, and ``group`` is broken: it keeps no memory from others any more."""
+        if not self.ended:
+            self.outlane.recall(group)
+
     def drained(self) -> bool:
         """True once everything submitted lies where the peer finds it, whether or not this process lives on."""
         return self.ended or self.outlane.drained

@@ -16,8 +16,9 @@ from ...buffers.layout import flat_bytes
 from ...wire.frame import DATA
 from ..base import Sent
 from .private import address_of
+from .recalling import Recalling
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS, Segment
-from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, PRIVATE, REVOKED, Frame, Lane
+from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, PRIVATE, REVOKED, Frame
 from .stamp import CELL, HEAD, Stamp, kind_word
 
 if TYPE_CHECKING:
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
     from .transport import ShmTransport
 
 
-class Outlane(Lane):
+class Outlane(Recalling):
     """My lane to one peer."""
 
     __slots__ = (
-        "_connection", "_doubted", "_flying", "_laid", "_lent", "_mask", "_news_word", "_peer", "_port", "_reads_word",
-        "_slots", "_taken_word", "_theirs", "_waits_word", "_words", "bytes", "bytes_sent", "limit", "memory",
-        "posted", "queue", "segment", "waits",
+        "_connection", "_doubted", "_news_word", "_peer", "_reads_word", "_taken_word", "_theirs", "_waits_word",
+        "bytes", "bytes_sent", "limit", "memory", "posted",
     )  # fmt: skip
 
     def __init__(self, port: ShmTransport, rank: int, peer: Peer, mine: int, theirs: int) -> None:
@@ -226,6 +226,10 @@ class Outlane(Lane):
             self._put(kind, frame, left, 0, -1, None)
             frame.at = frame.nbytes
             return True
+        if frame.void:
+            self._put(kind, frame, left | CELL, REVOKED, -1, None)
+            frame.at = frame.nbytes
+            return True
         place, where = None, ARENA
         if frame.private:
             place, where = address_of(np.frombuffer(payload, np.uint8)), PRIVATE
@@ -253,8 +257,9 @@ class Outlane(Lane):
         word = at >> 3
         meta = b"" if kind in (MORE, LONG_META) or len(frame.meta) > META_BYTES else frame.meta
         self._laid[index] = None
+        group = 0 if kind == MORE and frame.kind in NEWS else frame.group  # what is said of a group outlasts it
         self.bytes[at + 16 : at + 56] = HEAD.pack(
-            0, frame.group, kind_word(kind, frame.step, len(meta)), frame.nbytes, piece
+            0, group, kind_word(kind, frame.step, len(meta)), frame.nbytes, piece
         )
         if meta:
             self.bytes[at + META_AT : at + META_AT + len(meta)] = meta
@@ -361,40 +366,3 @@ class Outlane(Lane):
     def close(self) -> None:
         """Lets go of both memories."""
         self._words, self.bytes, self.memory, self._theirs = NO_WORDS, NO_WORDS, NO_BYTES, NO_WORDS
-
-    def abandon(self, error: BaseException) -> None:
-        """The peer is gone: nothing will be taken any more."""
-        queue, self.queue = self.queue, deque()
-        flying, self._flying = self._flying, deque()
-        self._lent, self.waits = 0, False
-        self._port.hungry.discard(self)
-        for _, cell, kept in flying:
-            if cell >= 0:
-                self.segment.release(cell)
-            elif kept is not None:
-                queue.append(kept)
-        if flying and self._port.hungry:
-            self._port.feed_soon()
-        for frame in queue:
-            frame.payload = None
-            if frame.sent is not None:
-                frame.sent.finish(error)
-
-    def withdraw(self, sent: Sent, *, keep: bool) -> bool:
-        """See ``Link.withdraw``."""
-        for frame in self.queue:
-            if frame.sent is not sent:
-                continue
-            frame.sent = None
-            if keep or frame.begun or len(frame.meta) > META_BYTES and not frame.long:
-                if frame.payload is not None:
-                    frame.payload = memoryview(bytes(frame.payload))
-                return False
-            self.queue.remove(frame)
-            self._ask_to_be_woken()
-            return True
-        for number, _, kept in self._flying:
-            if kept is not None and kept.sent is sent:
-                kept.sent = None
-                self._words[(self._slots[(number - 1) & self._mask] >> 3) + 7] = REVOKED
-        return False

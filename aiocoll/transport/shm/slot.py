@@ -56,7 +56,7 @@ class Frame:
 
     __slots__ = (
         "at", "begun", "call", "group", "kind", "lent", "long", "meta", "nbytes", "payload", "private",
-        "sent", "step",
+        "sent", "step", "void",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,8 @@ class Frame:
         self.private = private
         """Whether its receiver is to read it out of this process's private memory."""
         self.sent: Sent | None = None
+        self.void = False
+        """Whether nobody wants what is left of it: only its length goes into the lane."""
 
     @property
     def lendable(self) -> bool:
