@@ -244,6 +244,14 @@ class SyncGroup(About):
         """The same ranks again, with calls of their own."""
         return self._wrapped(self._driver.run_as_task(lambda: self._group.dup()))
 
+    def agree(self, flag: Any = True, *, timeout: float | None = None) -> bool:
+        """True if every living member passed something true; the same on all survivors, whoever dies meanwhile."""
+        return self._driver.run(lambda: self._group.agree(flag, timeout=timeout))
+
+    def shrink(self, *, timeout: float | None = None, force: bool = False) -> SyncGroup:
+        """The group of the living members, in their order; without a majority only by ``force``."""
+        return self._successor(self._driver.run_as_task(lambda: self._group.shrink(timeout=timeout, force=force)))
+
     def grow(self, n: int | None = None, *, timeout: float | None = None, wait: float = 0.0) -> SyncGroup:
         """The larger group: the members, then newcomers that wait (or come within ``wait`` seconds), at most ``n``."""
         return self._successor(self._driver.run_as_task(lambda: self._group.grow(n, timeout=timeout, wait=wait)))

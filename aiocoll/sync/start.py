@@ -134,6 +134,10 @@ class Starter:
         """Starts an all_to_all_object."""
         return self._group.begin(lambda g: g.all_to_all_object(objs, timeout=timeout, name=name), "all_to_all_object")
 
+    def agree(self, flag: Any = True, *, timeout: float | None = None) -> Work[bool]:
+        """Starts an agree."""
+        return self._group.begin(lambda g: g.agree(flag, timeout=timeout), "agree")
+
     def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
         """Starts a send."""
         return self._group.begin(lambda g: g.send(x, dst, tag, timeout=timeout), "send")
