@@ -196,7 +196,7 @@ class Group(Reductions, Messages, Recoveries, Growing):
         """``group`` takes this one's place: whoever drops this one now has forgotten nothing."""
         self._followed = True
         if self._connection is not None and self._connection.lineage.kept is self:
-            self._connection.lineage.kept = None
+            self._connection.lineage.kept = group
         return group
 
     # -- memory and numbers

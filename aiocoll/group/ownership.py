@@ -33,7 +33,7 @@ class Lineage:
         self.over = False
         """Whether nothing of it is open any more."""
         self.kept: Group | None = None
-        """The first group while nothing followed it, for an ``async with`` that closes it whoever has dropped it."""
+        """The first group, or what followed it last, for an ``async with`` that closes it whoever has dropped it."""
         self._end = end
         self._count = itertools.count()
         self._connections: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
