@@ -34,9 +34,13 @@ class Seat:
     on_failure: str
     host: str
     pid: int
+    process: str
+    """By which the store's server knows it."""
 
     def encode(self) -> bytes:
-        return json.dumps([self.ranks, self.nnodes, self.on_failure, self.host, self.pid]).encode()
+        return json.dumps(
+            [self.ranks, self.nnodes, self.on_failure, self.host, self.pid, self.process]
+        ).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Seat:
@@ -75,6 +79,7 @@ class Coordinator:
         self._all_left = asyncio.Event()
         self._restart = 0
         self._leaving: int | None = None
+        self._pushing: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
         return f"Coordinator(living={sorted(self._living)}, planned={self._planned})"
@@ -90,6 +95,16 @@ class Coordinator:
             words = [f"aiocoll: the runner of node 0 cannot coordinate the others: {error!r}; exit code 1"]
             await self._end(self._restart, 1, words, final=True)
             raise
+
+    def process_gone(self, process: str) -> None:
+        """The store's server has lost a client: a runner, or one of many ranks."""
+        for node, standing in self._living.items():
+            if standing.seat.process == process and node != 0:
+                self._pushing.append(asyncio.ensure_future(self._push_gone(node)))
+
+    async def _push_gone(self, node: int) -> None:
+        with contextlib.suppress(AiocollError):
+            await self._store.queue_push(DOOR, json.dumps(["gone", node, "is gone"]).encode())
 
     # -- who begins ---------------------------------------------------------------------------------------------------
 
@@ -118,6 +133,10 @@ class Coordinator:
             if len(self._living) >= options.nnodes_min:
                 late = loop.time() + options.last_call
         await self._begin()
+
+    async def close(self) -> None:
+        """Nothing of it is left when this returns; `run` has been cancelled."""
+        await asyncio.gather(*self._pushing, return_exceptions=True)
 
     async def _begin(self) -> None:
         nodes = []
@@ -221,9 +240,9 @@ class Coordinator:
         """A runner is no more: the end of the job, or of its ranks."""
         options = self._options
         standing = await self._forget(node)
-        if standing is None:
-            return
         self._look_who_left()
+        if standing is None or (self._restart, node) in self._goodbyes:
+            return
         text = f"the runner of node {node} ({standing.seat.host}) {how}"
         least = options.nnodes_min if options.on_failure == "shrink" else options.nnodes
         if options.on_failure != "shrink":

@@ -25,7 +25,7 @@ from aiocoll.runner.options import JOIN_S, Options, split_address
 from aiocoll.runner.plan import Layout
 from aiocoll.runner.start import free_port
 from aiocoll.store.prefix import PrefixStore
-from aiocoll.store.server import StoreServer
+from aiocoll.store.server import StoreServer, process_token
 from aiocoll.store.stream import address_text
 from aiocoll.store.tcp import TCPStore
 
@@ -74,6 +74,7 @@ class Node:
         if server is not None:
             self._coordinator = Coordinator(options, self._store, self._end_of_all, say)
             self._coordinating = asyncio.ensure_future(self._coordinator.run())
+            server.on_process_gone = self._coordinator.process_gone
         self.host = socket.gethostname()
 
     def __repr__(self) -> str:
@@ -131,7 +132,9 @@ class Node:
 
     async def _take_seat(self) -> None:
         options = self._options
-        mine = Seat(options.ranks, nnodes_text(options), options.on_failure, self.host, os.getpid())
+        mine = Seat(
+            options.ranks, nnodes_text(options), options.on_failure, self.host, os.getpid(), process_token()
+        )
         wanted = options.node_rank
         if wanted is None and self._server is None:
             wanted = await self._free_number(mine)
@@ -273,6 +276,8 @@ class Node:
         if self._coordinating is not None:
             self._coordinating.cancel()
             await asyncio.gather(self._coordinating, return_exceptions=True)
+        if self._coordinator is not None:
+            await self._coordinator.close()
         await self._client.close()
         if self._server is not None:
             await self._server.close()

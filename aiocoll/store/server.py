@@ -53,15 +53,25 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
 _AT_ONCE = frozenset(op + "?" for op in WAITING)
 
 
+def process_token() -> str:
+    """What this process tells every server that it is a client of."""
+    return f"{PROCESS_TOKEN}-{os.getpid()}"
+
+
 class _Client:
     """What the server keeps of one connection."""
 
-    __slots__ = ("deadline", "own", "waiters")
+    __slots__ = ("deadline", "process", "waiters")
 
     def __init__(self, deadline: asyncio.TimerHandle) -> None:
         self.deadline = deadline
         self.waiters: dict[int, Waiter] = {}
-        self.own = False
+        self.process = ""
+
+    @property
+    def own(self) -> bool:
+        """Whether it lives in this very process."""
+        return self.process == process_token()
 
 
 class StoreServer:
@@ -73,6 +83,8 @@ class StoreServer:
         self.port: int = listeners[0].getsockname()[1]
         self.refused: deque[str] = deque(maxlen=16)
         self.on_leave: Callable[[], None] = lambda: None
+        self.on_process_gone: Callable[[str], None] = lambda process: None
+        """Called with the `process_token` of a client whose connection has ended."""
         self._secret, self._job = secret, job
         self._table = Table()
         self._clients: dict[Stream, _Client] = {}
@@ -207,6 +219,7 @@ class StoreServer:
         client.waiters.clear()
         if isinstance(error, AiocollError):
             self._note(f"dropped client {stream.peer}: {error}")
+        self.on_process_gone(client.process)
         self.on_leave()
 
     def _note(self, text: str) -> None:
@@ -237,7 +250,7 @@ class StoreServer:
             if waiter is not None:
                 self._table.forget(waiter)
         elif op == "process":
-            client.own = args[0] == f"{PROCESS_TOKEN}-{os.getpid()}"
+            client.process = args[0][:64]
         elif op == "give_back":
             self._table.give_back(args[0], args[1])
         elif op == "refused":

@@ -16,7 +16,7 @@ from typing import Any, Self
 from aiocoll.errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError, WireError
 from aiocoll.store.base import CallStore, check_timeout
 from aiocoll.store.dial import dial
-from aiocoll.store.server import PROCESS_TOKEN
+from aiocoll.store.server import process_token
 from aiocoll.store.stream import Stream, address_text, pack, scoped, unpack
 from aiocoll.store.table import ANSWER_BYTES_MAX, KEYS_MAX
 
@@ -63,7 +63,7 @@ class TCPStore(CallStore):
             message=store._on_answer, closed=store._on_closed, message_bytes_max=ANSWER_MESSAGE_BYTES_MAX,
         )  # fmt: skip
         store._stream = stream
-        stream.send(pack([0, "process", f"{PROCESS_TOKEN}-{os.getpid()}"]))
+        stream.send(pack([0, "process", process_token()]))
         return store
 
     def __repr__(self) -> str:
