@@ -176,8 +176,16 @@ class Simulation:
 
 
 async def _within(group: Group, main: Main) -> Any:
-    async with group:
+    """Leaving ends everything that has grown out of the world, as with `connect`."""
+    assert group._connection is not None
+    lineage = group._connection.lineage
+    try:
         return await main(group)
+    except BaseException as error:
+        lineage.program_failed(error)
+        raise
+    finally:
+        await lineage.close()
 
 
 async def _as_it_is(group: Group, main: Main) -> Any:
