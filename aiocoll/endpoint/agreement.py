@@ -71,7 +71,7 @@ class Agreement:
         outcome = self._came_to.get((group, number)) or self._left_behind(group, peer)
         if outcome is not None:
             self.tell(peer, group, number, k="came to", outcome=outcome)
-        elif self.endpoint.inbox.gone(group):
+        elif group in self.endpoint.inbox.gone:
             self.tell(peer, group, number, k="left")
         elif what == "join":
             self._early.setdefault((group, number), {})[peer] = news
@@ -104,7 +104,7 @@ class Agreement:
         """The others count on this rank in their new group, and it will not be there: its call was cancelled, or ended
         otherwise. So that nobody waits for it, that group breaks."""
         endpoint = self.endpoint
-        if endpoint.rank in outcome["members"] and not endpoint.inbox.gone(outcome["id"]):
+        if endpoint.rank in outcome["members"] and outcome["id"] not in endpoint.inbox.gone:
             scope = endpoint.enter(outcome["id"], tuple(outcome["members"]), str(outcome["name"]))
             text = f"{scope.me} is not in group {scope.label!r}: its shrink() was cancelled, or failed, on that rank"
             endpoint.failure.break_group(scope, GroupBrokenError(text, group=scope.label, **scope.mine()))

@@ -112,7 +112,7 @@ class PeerSink:
         elif kind == frame.CREDIT:
             self.inbox.credited(self.peer, call)
         elif kind == frame.BYE:
-            self.endpoint.failure.left(self.peer)
+            self.endpoint.failure.said_goodbye(self.peer, meta)
         return None
 
 
@@ -240,9 +240,10 @@ class Endpoint(Waiting):
 
     def say_bye(self) -> None:
         """Tells every linked peer that the end of the connection will be no accident."""
+        farewell = self.failure.farewell()
         for link in self.transport.links():
             if link.peer != self.rank:
-                link.submit(frame.BYE, 0, 0, 0, b"", None)
+                link.submit(frame.BYE, 0, 0, 0, farewell, None)
 
     def close(self) -> None:
         """Cuts all links at once; what still waits ends with GroupBrokenError."""

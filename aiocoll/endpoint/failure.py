@@ -82,13 +82,13 @@ class Failure(Losses, Refusals, Lateness):
             number = call if news.get("call") else -1
             if scope is not None:
                 self._broken_elsewhere(scope, peer, number, news)
-            elif not self.endpoint.inbox.gone(group):
+            elif group not in self.endpoint.inbox.gone:
                 self._early[group] = (peer, number, news)
                 bound(self._early, _TOLD_MAX)
         elif kind == "refused":
             if scope is not None:
                 self._refused_elsewhere(scope, call, news)
-            elif not self.endpoint.inbox.gone(group):
+            elif group not in self.endpoint.inbox.gone:
                 self._early_refusals[group, call] = news
                 bound(self._early_refusals, _TOLD_MAX)
         elif kind == "cut":
@@ -101,7 +101,7 @@ class Failure(Losses, Refusals, Lateness):
         elif kind == "rescinded":
             self.endpoint.inbox.rescinded(peer, group, call, int(news.get("step") or 0))
         elif kind == "status?":
-            answer = self._status(scope, call)
+            answer = self._status(scope, group, call)
             self.tell(peer, group, call, {"t": "status", "id": news.get("id"), **answer})
         elif kind == "status":
             inquiry = self.inquiries.get(int(news.get("id") or 0))

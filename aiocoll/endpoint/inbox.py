@@ -81,7 +81,8 @@ class Inbox:
         self.offers: dict[Ticket, tuple[Outgoing, memoryview]] = {}
         self._granted: dict[Ticket, tuple[Any, int]] = {}
         self._landing: dict[int, Receive] = {}
-        self._gone: dict[int, None] = {}
+        self.gone: dict[int, int] = {}
+        """Groups that this rank has left, and how many numbered calls it made there."""
         self._early: dict[int, Mailbox] = {}
         size = endpoint.size
         self.unreceived, self._held, self.owed = [0] * size, [0] * size, [0] * size
@@ -272,7 +273,7 @@ class Inbox:
         """Whether what arrives belongs to nothing that this rank will ever ask for."""
         scope = self.endpoint.scopes.get(group)
         if scope is None:
-            return group in self._gone
+            return group in self.gone
         if scope.broken is not None and not 0 <= call < scope.sound_until:
             self.endpoint.failure.tell_again(scope, peer)
             return True
@@ -362,16 +363,12 @@ class Inbox:
         self._drop([key for key, arrival in self.arrived.items() if key[0] == peer and arrival.offered])
         return waiting
 
-    def gone(self, group: int) -> bool:
-        """Whether this rank was in that group and has left it."""
-        return group in self._gone
-
     def forget_group(self, scope: Scope) -> None:
         """This rank has left a group for good."""
         self._drop([key for key in self.arrived if key[1] == scope.id])
         self._early.pop(scope.id, None)
-        self._gone[scope.id] = None
-        bound(self._gone, _GONE_MAX)
+        self.gone[scope.id] = scope.next_call
+        bound(self.gone, _GONE_MAX)
 
     def _drop(self, keys: list[Key]) -> None:
         for key in keys:

@@ -83,7 +83,14 @@ class Inquiry:
 
     def missing(self) -> list[int]:
         """The world ranks that are not in the call."""
-        return [world for world in self.scope.others() if not self.answers.get(world, {}).get("here")]
+        return [world for world in self.scope.others() if not self._here(world)]
+
+    def _here(self, world: int) -> bool:
+        """Whether a rank has come to the call, though it may have left since."""
+        if self.answers.get(world, {}).get("here"):
+            return True
+        made = self.failure.farewells.get(world, {}).get(self.scope.id, 0)
+        return not isinstance(self.subject, MessageSend | MessageReceive) and self.subject.number < made
 
     def where(self, world: int) -> str:
         """Who a rank is and where it was last seen."""

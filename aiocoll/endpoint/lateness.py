@@ -73,11 +73,12 @@ class Lateness:
         )
         inquiry.begin()
 
-    def _status(self, scope: Scope | None, call: int) -> dict[str, Any]:
+    def _status(self, scope: Scope | None, group: int, call: int) -> dict[str, Any]:
         """What this rank tells one that asks why it waits."""
         waits = [[what, peer] for what, peer in self.endpoint.waiting_for()[:20]]
         if scope is None:
-            return {"here": False, "last": "not in this group (any more)", "waits": waits}
+            here = call < self.endpoint.inbox.gone.get(group, 0)
+            return {"here": here, "last": "not in this group (any more)", "waits": waits}
         under_way = scope.calls.get(call)
         description = under_way.description if under_way is not None else scope.over.get(call)
         some = islice(scope.calls.values(), _CALLS_TOLD_MAX)

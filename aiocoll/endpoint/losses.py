@@ -5,9 +5,11 @@ The rule: a rank that died breaks every group that it belongs to; one that said 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from ..errors import AiocollError, PeerLostError
+from ..errors import AiocollError, PeerLostError, WireError
 
 if TYPE_CHECKING:
     from .agreement import Agreement
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from .core import Endpoint
     from .inquiry import Inquiry
     from .scope import Scope
+
+_MADE: Final = struct.Struct("<QQ")
+"""A group, and how many calls were made in it."""
+_GROUPS_MAX: Final = 64
 
 
 class Losses:
@@ -31,6 +37,8 @@ class Losses:
         """Those of them (or of those others told of) whom nobody saw end: they have only been silent for too long."""
         self._hearsay: dict[int, str] = {}
         """Why world ranks are lost to which this rank had no link, as others told."""
+        self.farewells: dict[int, dict[int, int]] = {}
+        """How many calls those that left had made, by world rank and group."""
 
     def break_group(
         self, scope: Scope, error: AiocollError, *, call: Call | None = None, number: int = -1, by: int | None = None
@@ -102,6 +110,18 @@ class Losses:
         for inquiry in list(self.inquiries.values()):
             inquiry.answered(peer, {})
         self.agreement.gone(peer)
+
+    def farewell(self) -> bytes:
+        """What goes with this rank's BYE: how many calls it made in its groups, the latest of them at least."""
+        made = self.endpoint.inbox.gone | {scope.id: scope.next_call for scope in self.endpoint.scopes.values()}
+        return b"".join(_MADE.pack(*each) for each in list(made.items())[-_GROUPS_MAX:])
+
+    def said_goodbye(self, peer: int, farewell: bytes) -> None:
+        """``peer`` leaves."""
+        if len(farewell) % _MADE.size:
+            raise WireError(f"a farewell of {len(farewell)} bytes")
+        self.farewells[peer] = dict(_MADE.iter_unpack(farewell))
+        self.left(peer)
 
     def died(self, peer: int, reason: str) -> None:
         """``peer``, gone before any link to it was made, has not left: it died."""
