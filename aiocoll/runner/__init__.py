@@ -7,7 +7,9 @@ options.py    the command line          plan.py       argv and environment of ea
 start.py      processes before loops    processes.py  pipes to the ranks, messages from the warden
 warden.py     the ranks' parent         supervise.py  store, attempts, restarts, deadline
 job.py        one attempt               signals.py    what ends or wakes it
-several.py    one runner among several  nodes.py      how they meet and agree
-verdict.py    who failed first          console.py    what is shown;  lines.py: whole lines
+replace.py    processes in place of dead ranks
+several.py    one runner among several  nodes.py      how they meet and agree;  coordinator.py: node 0's part
+verdict.py    who failed first          chronicle.py  what is said of a job that goes on without its dead
+console.py    what is shown             lines.py      whole lines
 command.py    ``aiocoll run``           functions.py  ``aiocoll.launch``;  worker.py: its other end
 """

@@ -8,7 +8,7 @@ import pytest
 
 from aiocoll.cpus import usable_cpus
 from aiocoll.errors import UsageError
-from aiocoll.runner.options import GRACE_S, parse, split_address
+from aiocoll.runner.options import GRACE_S, LAST_CALL_S, parse, split_address
 
 
 def test_what_follows_the_script_is_the_scripts() -> None:
@@ -61,6 +61,41 @@ def test_torchruns_static_meeting_is_ours() -> None:
     assert (options.nnodes, options.node_rank, options.rdzv, options.master) == (2, 1, "h:29501", "")
 
 
+@pytest.mark.parametrize(
+    ("given", "policy", "most"),
+    [
+        ([], "kill", 0),
+        (["--on-failure", "kill"], "kill", 0),
+        (["--on-failure", "end"], "kill", 0),
+        (["--max-restarts", "0"], "kill", 0),
+        (["--max-restarts", "5"], "restart", 5),
+        (["--on-failure", "restart"], "restart", 3),
+        (["--on-failure", "restart", "--max-restarts", "0"], "restart", 0),
+        (["--on-failure", "shrink"], "shrink", 0),
+        (["--on-failure", "shrink", "--max-restarts", "2"], "shrink", 2),
+    ],
+)
+def test_what_follows_a_failure(given: list[str], policy: str, most: int) -> None:
+    options = parse([*given, "a.py"], {})
+    assert (options.on_failure, options.max_restarts) == (policy, most)
+
+
+def test_the_command_lines_policy_wins_over_a_preset_number() -> None:
+    assert parse(["--on-failure", "kill", "a.py"], {"PET_MAX_RESTARTS": "3"}).max_restarts == 0
+    with pytest.raises(UsageError, match="kill, shrink, restart"):
+        parse(["a.py"], {"AIOCOLL_RUN_ON_FAILURE": "shrug"})
+
+
+def test_a_range_of_runners() -> None:
+    options = parse("--nnodes 2:4 --rdzv h:1 a.py".split(), {})
+    assert (options.nnodes_min, options.nnodes, options.node_rank, options.last_call) == (2, 4, None, LAST_CALL_S)
+    options = parse("--nnodes 2:4 --rdzv h:1 --node-rank 9 --last-call 1.5 a.py".split(), {})
+    assert (options.node_rank, options.last_call) == (9, 1.5)
+    options = parse("--nnodes 2:4 --rdzv h:1 --rdzv-conf timeout=9,last_call_timeout=7 a.py".split(), {})
+    assert options.last_call == 7.0
+    assert parse("--nnodes 3 --rdzv h:1 a.py".split(), {}).node_rank == 0
+
+
 def test_presets_from_the_environment_and_their_order() -> None:
     environ = {"AIOCOLL_RUN_N": "3", "PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "1", "AIOCOLL_RUN_JSON": "1"}
     options = parse(["a.py"], environ)
@@ -90,7 +125,11 @@ def test_secrets_come_as_a_phrase_or_in_a_file(tmp_path: object) -> None:
         ("--bogus a.py", "--bogus"),
         ("--nnodes 2 a.py", "--rdzv HOST:PORT"),
         ("--nnodes 2 --node-rank 2 --rdzv h:1 a.py", "0..1"),
-        ("--nnodes 4:1 a.py", "1:4"),
+        ("--nnodes 4:1 --rdzv h:1 a.py", "1:4"),
+        ("--nnodes 1:4 a.py", "--rdzv HOST:PORT"),
+        ("--nnodes 0:4 --rdzv h:1 a.py", "at least 1"),
+        ("--nnodes 1:4 --rdzv h:1 --last-call soon a.py", "--last-call 'soon'"),
+        ("--on-failure kill --max-restarts 2 a.py", "--on-failure restart or shrink"),
         ("--nnodes 2 --rdzv h:99999 a.py", "'h:99999'"),
         ("--rdzv-backend etcd a.py", "etcd"),
         ("--run-path a.py", "name the script itself"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -77,3 +78,12 @@ def test_the_plan_shows_no_secret() -> None:
     env = {"MY_API_TOKEN": "hidden", "PLAIN": "shown"}
     text = str(describe(LAYOUT, ["python", "s.py"], env, {}))
     assert "hidden" not in text and "shown" in text
+
+
+def test_a_replacement_has_a_number_of_its_own_and_meets_those_of_its_attempt() -> None:
+    env = rank_environment(dataclasses.replace(LAYOUT, replacement=4, join=True), 1)
+    assert (env["AIOCOLL_RESTART_COUNT"], env["TORCHELASTIC_RESTART_COUNT"], env["AIOCOLL_JOIN"]) == ("4", "4", "1")
+    assert detect(env).restart == 1
+    assert "AIOCOLL_JOIN" not in rank_environment(LAYOUT, 1)
+    del env["AIOCOLL_ATTEMPT"]
+    assert detect(env).restart == 4
