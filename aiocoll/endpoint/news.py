@@ -22,6 +22,7 @@ from ..errors import (
 from .scope import NAMED
 
 if TYPE_CHECKING:
+    from .core import Endpoint
     from .scope import Scope
 
 _TEXT_MAX: Final = 8000
@@ -44,6 +45,18 @@ def broken(scope: Scope, error: AiocollError, by: int) -> dict[str, Any]:
     return news
 
 
+def _lives(endpoint: Endpoint, lost: int, noticed: int, *, sure: bool) -> bool:
+    """Whether ``lost``, whom another world rank has given up, lives for all this rank knows: then it is the network
+    to whoever noticed that has failed, and that is whom this rank has lost."""
+    mine = endpoint.members[endpoint.rank].island
+    if noticed == endpoint.rank:
+        return False
+    if lost == endpoint.rank:
+        return True
+    near, far = endpoint.members[lost].island == mine, endpoint.members[noticed].island != mine
+    return not sure and near and far and lost not in endpoint.failure.absent
+
+
 def received(scope: Scope, number: int, news: dict[str, Any]) -> AiocollError:
     """The error that ``broken`` tells of, as this rank sees it; raises WireError for a rank that does not exist.
     ``number``: that of the call that failed, or -1."""
@@ -55,10 +68,10 @@ def received(scope: Scope, number: int, news: dict[str, Any]) -> AiocollError:
         raise WireError(f"news of world rank {world}, which does not exist")
     if kind is PeerLostError and world is not None:
         reason, sure = str(news.get("reason") or text), bool(news.get("sure", True))
-        if world == endpoint.rank:  # I live, but the network between me and whoever noticed does not
-            by = int(news.get("by") or 0)
-            world = scope.ranks[by] if 0 <= by < scope.size and by != scope.rank else scope.others()[0]
-            reason, sure = f"it has given up this rank, of which it says: {reason}", False
+        by = int(news.get("by") or 0)
+        if 0 <= by < scope.size and _lives(endpoint, world, scope.ranks[by], sure=sure):
+            who = "this rank" if world == endpoint.rank else f"world rank {world}, which lives on this host"
+            world, reason, sure = scope.ranks[by], f"it has given up {who}, of which it says: {reason}", False
         endpoint.failure.hearsay(world, reason, certain=sure)
         return endpoint.failure.loss(world, scope, operation, endpoint.failure.why(world))
     where: dict[str, Any] = dict(
@@ -98,6 +111,17 @@ def renewed(error: AiocollError, operation: str) -> AiocollError:
         fresh.operation = operation
     if not isinstance(fresh, MismatchError):
         fresh.collective, fresh.call = "", None
+    return fresh
+
+
+def bare(error: BaseException) -> BaseException:
+    """The same error without the frames that it has passed through, which hold whatever was there at that time."""
+    try:
+        fresh = copy.copy(error)
+    except Exception:  # a class that cannot be copied: its words must do
+        fresh = AiocollError(f"{type(error).__name__}: {error}")
+    if isinstance(fresh, AiocollError) and fresh.cause is not None:
+        fresh.cause = bare(fresh.cause)
     return fresh
 
 

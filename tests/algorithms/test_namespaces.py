@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,62 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts import Host, two_hosts
+
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = [0, 1, 0, 0, 1]
 
 
-class Namespace:
-    """A network namespace that lives as long as a process which does nothing."""
-
-    def __init__(self) -> None:
-        self.holder = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", "echo ready; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.holder.stdout is not None
-        if self.holder.stdout.readline() != b"ready\n":
-            self.end()
-            raise OSError("the kernel makes no network namespace for us")
-
-    @property
-    def pid(self) -> int:
-        return self.holder.pid
-
-    def enter(self, *command: str) -> list[str]:
-        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *command]
-
-    def ip(self, *arguments: str) -> None:
-        done = subprocess.run(self.enter("ip", *arguments), capture_output=True, text=True)
-        if done.returncode:
-            raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-
-    def end(self) -> None:
-        self.holder.kill()
-        self.holder.communicate()
-
-
 @pytest.fixture
-def namespaces() -> Iterator[list[Namespace]]:
-    made: list[Namespace] = []
-    try:
+def namespaces() -> Iterator[list[Host]]:
+    with contextlib.ExitStack() as stack:
         try:
-            made += [Namespace()]
-            made += [Namespace()]
-            made[0].ip("link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", str(made[1].pid))
-            for i, each in enumerate(made):
-                each.ip("link", "set", "lo", "up")
-                each.ip("address", "add", f"10.77.0.{i + 1}/24", "dev", f"cable{i}")
-                each.ip("link", "set", f"cable{i}", "up")
+            hosts = stack.enter_context(two_hosts())
         except OSError as error:
             pytest.skip(f"no two network namespaces joined by a cable can be had here: {error}")
-        yield made
-    finally:
-        for each in made:
-            each.end()
+        yield hosts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forced", ["", "leaders", "lanes"])
-def test_hosts_that_share_no_memory(namespaces: list[Namespace], forced: str) -> None:
+def test_hosts_that_share_no_memory(namespaces: list[Host], forced: str) -> None:
     collectives = ["all_reduce", "broadcast", "all_gather", "reduce_scatter"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIOCOLL_")}
     environment["PYTHONPATH"] = str(ROOT)
@@ -79,7 +43,7 @@ def test_hosts_that_share_no_memory(namespaces: list[Namespace], forced: str) ->
                 "tcp://10.77.0.1:29400", "a secret of this test",
             ),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment | {"AIOCOLL_HOST": f"10.77.0.{host + 1}"},
+            env=environment | {"AIOCOLL_HOST": namespaces[host].address},
         )
         for rank, host in enumerate(HOSTS)
     ]  # fmt: skip
