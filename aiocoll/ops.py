@@ -105,6 +105,15 @@ class Op:
             # A value that met no other (one rank, or the first of a scan) is not 0 or 1 yet; others do not change.
             _silently(np.logical_or, array, array, array)
 
+    def associates(self, dtype: DType) -> bool:
+        """Whether the same bits come out however the operands are put together: not where sums or products are rounded,
+        minima have signed zeros to choose from, or a user's function decides."""
+        if self.ufunc is None or _BUILTIN.get(self.name) is not self:
+            return False
+        work = self.work_dtype(dtype)
+        inexact = work.kind in "fc" or (_is_ml(work) and not _is_integer(work))
+        return not inexact or self.logical
+
     def identity(self, dtype: DType) -> Any:
         """The neutral element as a NumPy value of `dtype`, or None where the op has none."""
         if self.neutral is None:

@@ -77,6 +77,8 @@ class Algorithm:
     messages: Steps
     keeps_order: bool
     """Folds in rank order, so that ops that do not commute are welcome."""
+    from_left: bool
+    """Folds ((x0 op x1) op x2) op ... and nothing else, so that its bits are those of all others that do."""
     splits: bool
     """Folds pieces of the vector, so that only elementwise ops are welcome."""
     when: Callable[[int, int], bool]
@@ -84,7 +86,8 @@ class Algorithm:
     needs: str
     """``when`` in words, for the message that refuses an override."""
     on: str
-    """"memory": for ranks that share memory; "hosts": for several ranks on each of several hosts; "": for any."""
+    """"memory": for ranks that share memory; "hosts": for several ranks on each of several hosts; "turns": only where
+    operands must be folded from rank 0 on; "": for any."""
     blocked: bool
     """Long arrays go in blocks, which costs rounds and bounds the memory."""
     narrow: bool
@@ -124,6 +127,7 @@ def algorithm(
     folded: Volume = _nothing,
     messages: Steps | None = None,
     keeps_order: bool = False,
+    from_left: bool = False,
     splits: bool = False,
     when: Callable[[int, int], bool] = _always,
     needs: str = "",
@@ -144,7 +148,8 @@ def algorithm(
             path=path or sent,
             folded=folded,
             messages=messages or rounds,
-            keeps_order=keeps_order,
+            keeps_order=keeps_order or from_left,
+            from_left=from_left,
             splits=splits,
             when=when,
             needs=needs,

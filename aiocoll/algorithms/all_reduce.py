@@ -7,7 +7,18 @@ every rank. ``n`` is the bytes of ``x``.
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import Part, algorithm, all_gather, broadcast, hosts, owner, pace, reduce, reduce_scatter
+from aiocoll.algorithms import (
+    Part,
+    algorithm,
+    all_gather,
+    broadcast,
+    gathered,
+    hosts,
+    owner,
+    pace,
+    reduce,
+    reduce_scatter,
+)
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -29,7 +40,7 @@ def _doubling_rounds(size: int) -> int:
     rounds=lambda p: p - 1,
     sent=lambda p, n: n * (p - 1),
     folded=lambda p, n: n * (p - 1),
-    keeps_order=True,
+    from_left=True,
     when=lambda p, n: p <= 2,
     needs="two ranks",
     blocked=True,
@@ -49,7 +60,7 @@ async def exchange(ch: Channel, x: Array, op: Op) -> None:
     sent=lambda p, n: n * (p - 1),
     path=lambda p, n: n * (p - 1),
     folded=lambda p, n: n * (p - 1),
-    keeps_order=True,
+    from_left=True,
     when=lambda p, n: p <= 2,
     needs="two ranks",
     on="memory",
@@ -69,7 +80,7 @@ async def swap(ch: Channel, x: Array, op: Op) -> None:
     messages=lambda p: p - 1,
     sent=lambda p, n: n * (p - 1),
     folded=lambda p, n: n * (p - 1),
-    keeps_order=True,
+    from_left=True,
     blocked=True,
 )
 async def one_shot(ch: Channel, x: Array, op: Op) -> None:
@@ -98,7 +109,7 @@ async def one_shot(ch: Channel, x: Array, op: Op) -> None:
     sent=lambda p, n: n * (p - 1),
     path=lambda p, n: 2 * n * (p > 1),
     folded=lambda p, n: n * (p - 1),
-    keeps_order=True,
+    from_left=True,
     on="memory",
     blocked=True,
     narrow=True,
@@ -116,12 +127,57 @@ async def read_all(ch: Channel, x: Array, op: Op) -> None:
 
 @algorithm(
     "all_reduce",
+    rounds=lambda p: 2 * min(p - 1, 1),
+    messages=lambda p: p - 1,
+    sent=lambda p, n: n * (p - 1),
+    path=lambda p, n: 2 * n * (p - 1),
+    folded=lambda p, n: n * (p - 1),
+    from_left=True,
+    on="turns",
+    blocked=True,
+)
+async def rooted(ch: Channel, x: Array, op: Op) -> None:
+    """Rank 0 folds everybody's vector as it comes and shows all the result: fewest messages where ranks share cores."""
+    if ch.size == 1:
+        return
+    for part in owner.blocks_of(len(x), owner.block_length(x, op)):
+        block = x[part]
+        if ch.rank:
+            await ch.send(0, block)
+            await ch.recv(0, block)
+        else:
+            for peer in range(1, ch.size):
+                await ch.recv_fold(peer, block, op)
+            await ch.publish(block)
+        await ch.breathe()
+
+
+@algorithm(
+    "all_reduce",
+    rounds=lambda p: 2 * min(p - 1, 1),
+    messages=lambda p: 2 * (p - 1),
+    sent=lambda p, n: 2 * n * (p - 1) / p,
+    folded=lambda p, n: n * (p - 1) / p,
+    from_left=True,
+    on="turns",
+    splits=True,
+    blocked=True,
+)
+async def owners(ch: Channel, x: Array, op: Op) -> None:
+    """Each rank gathers everybody's operands for its share, folds them from rank 0 on and shows all the result."""
+    at = patterns.offsets(patterns.even(len(x), ch.size))
+    blocks = [x[at[i] : at[i + 1]] for i in range(ch.size)]
+    await gathered.to_owners(ch, blocks, op, blocks[ch.rank], show=True)
+
+
+@algorithm(
+    "all_reduce",
     rounds=lambda p: min(p - 1, 2),
     messages=lambda p: 2 * (p - 1) if p > 2 else p - 1,
     sent=lambda p, n: 2 * n * (p - 1) / p,
     path=lambda p, n: (2 * (p - 1) + 1) / p * n if p > 2 else n * (p - 1),
     folded=lambda p, n: n * (p - 1) / p if p > 2 else n * (p - 1),
-    keeps_order=True,
+    from_left=True,
     splits=True,
     on="memory",
     blocked=True,

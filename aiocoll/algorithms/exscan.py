@@ -61,7 +61,7 @@ async def recursive_doubling(ch: Channel, x: Array, op: Op) -> None:
     sent=lambda p, n: n * (p > 1),
     path=pipeline.chain_path,
     folded=lambda p, n: n * (p > 2),
-    keeps_order=True,
+    from_left=True,
 )
 async def chain(ch: Channel, x: Array, op: Op) -> None:
     """From rank to rank in segments: keep what comes from below, pass on its fold with mine: for long vectors."""
@@ -91,7 +91,7 @@ async def chain(ch: Channel, x: Array, op: Op) -> None:
     sent=lambda p, n: n * (p - 1),
     path=lambda p, n: 2 * n * (p > 1),
     folded=lambda p, n: n * max(p - 2, 0),
-    keeps_order=True,
+    from_left=True,
     on="memory",
     blocked=True,
 )
@@ -102,7 +102,7 @@ async def direct(ch: Channel, x: Array, op: Op) -> None:
         block = x[part]
         await above.publish(block)
         if ch.rank:
-            await ch.recv(ch.rank - 1, block)
-        for peer in range(ch.rank - 2, -1, -1):
-            await ch.recv_fold(peer, block, op, left=True)
+            await ch.recv(0, block)
+        for peer in range(1, ch.rank):
+            await ch.recv_fold(peer, block, op)
         await ch.breathe()

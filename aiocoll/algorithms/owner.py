@@ -1,6 +1,7 @@
 """Every block has one owner, who folds what all ranks send for it: what memory algorithms of several collectives share.
 
-The rule: operands come in a fixed order, so the bits of a result depend neither on the transport nor on who is early.
+The rule: operands are folded ((x0 op x1) op x2) op ..., so the bits of a result depend neither on the transport nor on
+who is early.
 Blocks are so long that what is copied into shared memory is still in a cache when it is folded or copied out.
 """
 
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from aiocoll import patterns
-from aiocoll.algorithms.channel import Array, Channel, finish
+from aiocoll.algorithms import pace
+from aiocoll.algorithms.channel import EMPTY, Array, Channel, finish
 from aiocoll.buffers.narrow import (
     BLOCK,
     SCALE,
@@ -29,6 +31,8 @@ BLOCK_BYTES = 256 << 10
 """What one rank sends another at a time."""
 WINDOW = 4
 """How many blocks are folded before their results travel: so many are more than a second cache holds."""
+LENT_BYTES = 1 << 20
+"""What several ranks read where it lies, they fold in pieces of this length: the sum so far stays in a cache."""
 ASK_BYTES = 1 << 20
 """Vectors from this length on are worth the question whether they can be read where they lie."""
 
@@ -78,15 +82,29 @@ class Fold:
         if self.narrow:
             await self._run_narrow(mine, out, ranks, shown)
             return
+        here = ranks.index(ch.rank)
+        below = await self._fold_below(mine, ranks[:here]) if here > 1 else None
         if shown is not None:
             await shown
-        if out is not mine:
+        if below is not None:
+            await pace.fold(ch, op, below, mine, out)
+        elif out is not mine:
             np.copyto(out, mine)
-        here = ranks.index(ch.rank)
-        for peer in reversed(ranks[:here]):
-            await ch.recv_fold(peer, out, op, left=True)
+        if here == 1:
+            await ch.recv_fold(ranks[0], out, op, left=True)
         for peer in ranks[here + 1 :]:
             await ch.recv_fold(peer, out, op)
+
+    async def _fold_below(self, like: Array, ranks: Sequence[int]) -> Array:
+        """What these ranks send, folded beside mine."""
+        ch = self._ch
+        if self._below is None or len(self._below) < len(like):
+            self._below = ch.scratch(like)
+        below = self._below[: len(like)]
+        await ch.recv(ranks[0], below)
+        for peer in ranks[1:]:
+            await ch.recv_fold(peer, below, self._op)
+        return below
 
     async def everywhere(self, x: Array) -> None:
         """x = the fold of all ranks' ``x``, by the same expression on every rank."""
@@ -96,11 +114,7 @@ class Fold:
             await self._run_narrow(x, x, range(ch.size), shown)
             return
         if rank:  # x is shown until the others have seen it, so what comes before mine is folded beside it
-            below = ch.scratch(x) if self._below is None or len(self._below) < len(x) else self._below[: len(x)]
-            self._below = below
-            await ch.recv(0, below)
-            for peer in range(1, rank):
-                await ch.recv_fold(peer, below, op)
+            below = await self._fold_below(x, range(rank))
             await shown
             op.fold(below, x, x)
         else:
@@ -227,18 +241,40 @@ async def _as_one_block(ch: Channel, x: Array, op: Op, root: int | None) -> None
     size, rank = ch.size, ch.rank
     at, peers = patterns.offsets(patterns.even(len(x), size)), patterns.around(rank, size)
     chunks = [x[at[i] : at[i + 1]] for i in range(size)]
-    sending: list[Awaitable[None]] = []
-    for source in [*range(rank - 1, -1, -1), *range(rank + 1, size)]:
-        arrival = ch.recv_fold(source, chunks[rank], op, left=source < rank)
-        sending = sending or [ch.send(peer, chunks[peer]) for peer in peers]
-        await arrival
-    await finish(sending)
+    length = max(len(chunks[0]) if size == 2 else LENT_BYTES // max(x.itemsize, 1), 1)
+    below = ch.scratch(chunks[rank][:length]) if rank > 1 else EMPTY
+    for start in range(0, max(len(chunks[0]), 1), length):
+        await _fold_lent(ch, [chunk[start : start + length] for chunk in chunks], op, below, first=not start)
     results = [ch.recv(peer, chunks[peer]) for peer in peers] if root is None or rank == root else []
     if root is None:
         results.append(ch.publish(chunks[rank]))
     elif rank != root:
         results.append(ch.send(root, chunks[rank]))
     await finish(results)
+
+
+async def _fold_lent(ch: Channel, pieces: Sequence[Array], op: Op, below: Array, *, first: bool) -> None:
+    """One piece of everybody's chunk; but for the ``first``, nobody hears of empty ones."""
+    rank, mine = ch.rank, pieces[ch.rank]
+    below = below[: len(mine)]
+    leaving: list[Awaitable[None]] = []
+    for source in range(ch.size) if first or len(mine) else ():
+        if source == rank:
+            if rank > 1:
+                op.fold(below, mine, mine)
+            continue
+        if rank < 2 or source > rank:
+            arrival = ch.recv_fold(source, mine, op, left=source < rank)
+        else:
+            arrival = ch.recv_fold(source, below, op) if source else ch.recv(source, below)
+        leaving = leaving or _leave(ch, pieces, first)
+        await arrival
+    await finish(leaving or _leave(ch, pieces, first))
+
+
+def _leave(ch: Channel, pieces: Sequence[Array], first: bool) -> list[Awaitable[None]]:
+    peers = patterns.around(ch.rank, ch.size)
+    return [ch.send(peer, pieces[peer]) for peer in peers if first or len(pieces[peer])]
 
 
 async def _swap_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array, length: int) -> None:

@@ -7,7 +7,7 @@ is the bytes of ``x``.
 from __future__ import annotations
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, owner, reduce_scatter
+from aiocoll.algorithms import algorithm, gathered, owner, reduce_scatter
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -25,7 +25,8 @@ async def binomial(ch: Channel, x: Array, op: Op, root: int) -> None:
     """Fold whole vectors up a binomial tree."""
     node = patterns.binomial(patterns.turned(ch.rank, root, ch.size), ch.size)
     for child in node.children:
-        await ch.recv_fold(patterns.unturned(child.rank, root, ch.size), x, op)
+        source = patterns.unturned(child.rank, root, ch.size)
+        await ch.recv_fold(source, x, op, left=source < ch.rank)
     if node.parent is not None:
         await ch.send(patterns.unturned(node.parent, root, ch.size), x)
 
@@ -85,7 +86,7 @@ async def scatter_gather(ch: Channel, x: Array, op: Op, root: int) -> None:
     messages=lambda p: p - 1,
     sent=lambda p, n: n * (p > 1),
     folded=lambda p, n: n * (p - 1),
-    keeps_order=True,
+    from_left=True,
     on="memory",
     blocked=True,
     narrow=True,
@@ -113,7 +114,7 @@ async def direct(ch: Channel, x: Array, op: Op, root: int) -> None:
     sent=lambda p, n: n * (p > 1),
     path=lambda p, n: 2 * n * (p - 1) / p,
     folded=lambda p, n: n * (p - 1) / p,
-    keeps_order=True,
+    from_left=True,
     splits=True,
     on="memory",
     blocked=True,
@@ -122,3 +123,22 @@ async def direct(ch: Channel, x: Array, op: Op, root: int) -> None:
 async def two_shot(ch: Channel, x: Array, op: Op, root: int) -> None:
     """Each rank folds its share of a block where the others show theirs, then shows root the result: long vectors."""
     await owner.by_owners(ch, x, op, root)
+
+
+@algorithm(
+    "reduce",
+    rounds=lambda p: 2 * min(p - 1, 1),
+    messages=lambda p: 2 * (p - 1),
+    sent=lambda p, n: n * (p > 1),
+    path=lambda p, n: 2 * n * (p - 1) / p,
+    folded=lambda p, n: n * (p - 1) / p,
+    from_left=True,
+    on="turns",
+    splits=True,
+    blocked=True,
+)
+async def owners(ch: Channel, x: Array, op: Op, root: int) -> None:
+    """Each rank gathers everybody's operands for its share, folds them from rank 0 on and sends root the result."""
+    at = patterns.offsets(patterns.even(len(x), ch.size))
+    blocks = [x[at[i] : at[i + 1]] for i in range(ch.size)]
+    await gathered.to_owners(ch, blocks, op, blocks[ch.rank], show=True, root=root)

@@ -6,12 +6,12 @@ only read; ``out`` gets the own block, and is it or shares no memory with any. `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import numpy as np
 
 from aiocoll import patterns
-from aiocoll.algorithms import Part, algorithm, hosts, owner, pace, pipeline, reduce
+from aiocoll.algorithms import Part, algorithm, gathered, hosts, owner, pace, pipeline, reduce
 from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.ops import Op
 from aiocoll.patterns import log2_ceil, log2_floor
@@ -69,7 +69,7 @@ async def pairwise(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> 
     messages=lambda p: p - 1,
     sent=lambda p, n: n * (p - 1) / p,
     folded=lambda p, n: n * (p - 1) / p,
-    keeps_order=True,
+    from_left=True,
     splits=True,
     on="memory",
     blocked=True,
@@ -109,7 +109,7 @@ async def halve(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
     at = patterns.offsets(counts)
     for ahead, behind, skip, span in patterns.circulant(ch.rank, ch.size):
         lower, upper = patterns.arc(at, ch.rank, span - skip), patterns.arc(at, ch.rank + skip, span - skip)
-        arrivals = [ch.recv_fold(behind, x[part], op) for part in lower]
+        arrivals = [ch.recv_fold(behind, x[part], op, left=behind < ch.rank) for part in lower]
         await finish([*arrivals, *[ch.send(ahead, x[part]) for part in upper]])
 
 
@@ -130,7 +130,11 @@ async def ring(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None
 async def go_round(ch: Channel, x: Array, op: Op, counts: Sequence[int]) -> None:
     """``ring`` in place. Step s: block rank-1-s goes ahead, block rank-2-s comes from behind; the last is my own."""
     behind = (ch.rank - 1) % ch.size
-    await pipeline.ring(ch, x, patterns.offsets(counts), behind, lambda lane: ch.recv_fold(behind, lane, op))
+
+    def receive(lane: Array) -> Awaitable[None]:
+        return ch.recv_fold(behind, lane, op, left=behind < ch.rank)
+
+    await pipeline.ring(ch, x, patterns.offsets(counts), behind, receive)
 
 
 @algorithm(
@@ -146,12 +150,51 @@ async def ordered(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> N
     """Reduce whole vectors to rank 0 in rank order, which hands out the blocks: for ops that want whole vectors."""
     x, counts = await _joined(ch, blocks)
     await reduce.ordered(ch, x, op, 0)
+    await _hand_out(ch, x, counts, out)
+
+
+async def _hand_out(ch: Channel, x: Array, counts: Sequence[int], out: Array) -> None:
+    """Rank 0 has all the results."""
     if ch.rank:
         await ch.recv(0, out)
         return
     at = patterns.offsets(counts)
     await finish([ch.send(peer, x[at[peer] : at[peer + 1]]) for peer in patterns.around(0, ch.size)])
     await pace.copy(ch, x[: at[1]], out)
+
+
+@algorithm(
+    "reduce_scatter",
+    rounds=lambda p: 2 * min(p - 1, 1),
+    messages=lambda p: p - 1,
+    sent=lambda p, n: n * (p > 1),
+    path=lambda p, n: n * (p - 1) + n * (p - 1) / p,
+    folded=lambda p, n: n * (p - 1),
+    from_left=True,
+    on="turns",
+    blocked=True,
+)
+async def rooted(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """Rank 0 folds everybody's vector in rank order and hands out the blocks: for ops that want whole vectors."""
+    x, counts = await _joined(ch, blocks)
+    await reduce.direct(ch, x, op, 0)
+    await _hand_out(ch, x, counts, out)
+
+
+@algorithm(
+    "reduce_scatter",
+    rounds=lambda p: min(p - 1, 1),
+    messages=lambda p: p - 1,
+    sent=lambda p, n: n * (p - 1) / p,
+    folded=lambda p, n: n * (p - 1) / p,
+    from_left=True,
+    on="turns",
+    splits=True,
+    blocked=True,
+)
+async def owners(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
+    """Each rank gathers what everybody has for its block, and folds that from rank 0 on."""
+    await gathered.to_owners(ch, blocks, op, out, show=False)
 
 
 @algorithm(

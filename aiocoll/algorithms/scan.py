@@ -36,7 +36,7 @@ async def recursive_doubling(ch: Channel, x: Array, op: Op) -> None:
     sent=lambda p, n: n * (p > 1),
     path=pipeline.chain_path,
     folded=lambda p, n: n * (p > 1),
-    keeps_order=True,
+    from_left=True,
 )
 async def chain(ch: Channel, x: Array, op: Op) -> None:
     """From rank to rank in segments, each folded and passed on as soon as it is here: for long vectors."""
@@ -52,7 +52,7 @@ async def chain(ch: Channel, x: Array, op: Op) -> None:
     sent=lambda p, n: n * (p - 1),
     path=lambda p, n: n * (p > 1),
     folded=lambda p, n: n * (p - 1),
-    keeps_order=True,
+    from_left=True,
     on="memory",
     blocked=True,
 )

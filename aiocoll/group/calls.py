@@ -301,7 +301,7 @@ class Calls:
 
     def _chosen(
         self, collective: str, nbytes: int, *, count: int = 0, op: Op | None = None, named: str = "",
-        narrow: bool = False,
+        narrow: bool = False, in_turn: bool = False,
     ) -> Algorithm:  # fmt: skip
         """The algorithm for one call, from facts that are equal on all ranks; ``named``: as what users override it."""
         override = self._settings.algorithm
@@ -309,7 +309,7 @@ class Calls:
             override = {**override, collective: override[named]}
         return choose(
             collective, nbytes=nbytes, size=self._scope.size, count=count, op=op, hosts=self._islands,
-            shared=self._shared, narrow=narrow, override=override,
+            shared=self._shared, narrow=narrow, in_turn=in_turn, override=override,
         )  # fmt: skip
 
     def _plan(self, key: Any, make: Callable[[], T]) -> T:

@@ -257,7 +257,8 @@ class Reductions(Calls):
         work = op.work_dtype(array.dtype)
         narrow = is_narrow(array.dtype) and work != array.dtype
         nbytes = array.nbytes if narrow else array.size * work.itemsize
-        algorithm = self._chosen(collective, nbytes, count=array.size, op=op, narrow=narrow)
+        in_turn = not op.associates(array.dtype)
+        algorithm = self._chosen(collective, nbytes, count=array.size, op=op, narrow=narrow, in_turn=in_turn)
         if narrow and algorithm.narrow:
             work = native(array.dtype)
         description = (

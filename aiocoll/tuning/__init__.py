@@ -26,12 +26,16 @@ def choose(
     hosts: int = 1,
     shared: bool = False,
     narrow: bool = False,
+    in_turn: bool = False,
     override: Mapping[str, str] | None = None,
 ) -> Algorithm:
     """The algorithm for one call of ``size`` ranks on ``hosts`` machines.
 
     ``shared``: the ranks of each machine share memory. ``narrow``: the vector is of narrow floats, which some
     algorithms take as they are (the others get it in float32, twice as long).
+
+    ``in_turn``: the result depends on how the operands are put together. Ranks of one host then get an algorithm that
+    folds them from rank 0 on, so that the bits are those of all transports, sizes of block and orders of arrival.
 
     ``nbytes`` are those that ``algorithms.MEASURES`` names for the collective (0 where only some ranks know),
     ``count`` the elements of a vector that is reduced. ``override`` maps collectives to algorithms, as in
@@ -42,7 +46,8 @@ def choose(
     commutative, splittable = (True, True) if op is None else (op.commutative, op.splittable)
     if name is None:
         whole = op is not None and count < size  # fewer elements than ranks are not worth splitting
-        return _choose(collective, nbytes, size, commutative, splittable and not whole, hosts, shared, narrow)
+        strict = in_turn and size > 2 and hosts == 1  # two operands go together in one way only
+        return _choose(collective, nbytes, size, commutative, splittable and not whole, hosts, shared, narrow, strict)
     chosen = find(collective, name)
     reason = _unfit(chosen, nbytes, size, commutative, splittable)
     if reason:
@@ -67,23 +72,27 @@ def check_override(override: Mapping[str, str]) -> None:
 
 @lru_cache(4096)
 def _choose(
-    collective: str, nbytes: int, size: int, commutative: bool, splittable: bool, hosts: int, shared: bool, narrow: bool
-) -> Algorithm:
+    collective: str, nbytes: int, size: int, commutative: bool, splittable: bool, hosts: int, shared: bool,
+    narrow: bool, in_turn: bool,
+) -> Algorithm:  # fmt: skip
     link = kind_of(hosts, shared=shared)
     able = [
         each
         for each in _able(collective, nbytes, size, commutative, splittable)
         if not each.on
-        or (each.on == "memory" and (link == "memory" or (narrow and each.narrow)))
+        or (each.on == "memory" and (link == "memory" or in_turn or (narrow and each.narrow)))
         or (each.on == "hosts" and 1 < hosts < size)
+        or (each.on == "turns" and in_turn)
     ]
+    if in_turn:
+        able = [each for each in able if each.from_left]
     if not able:
         raise UsageError(f"{collective} has no algorithm for {size} ranks joined by {link}")
     if narrow and link == "memory":
         able = [each for each in able if each.narrow] or able
     constants, rules = defaults()
     for rule in rules:
-        if rule.fits(collective, nbytes, size, hosts, link):
+        if rule.fits(collective, nbytes, size, hosts, link, in_turn=in_turn):
             for each in able:
                 # Rules know nothing of narrow floats, which are half as long to those who take them as they are.
                 if each.name == rule.algorithm and (each.narrow or not narrow):

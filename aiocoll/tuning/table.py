@@ -34,11 +34,16 @@ class Rule:
     """Ranks on one host, on the average."""
     link: str | None = None
     """Only where this kind of link joins all ranks."""
+    in_turn: bool = False
+    """Only where the operands must be folded from rank 0 on."""
 
-    def fits(self, collective: str, nbytes: int, size: int, hosts: int, link: str) -> bool:
+    def fits(
+        self, collective: str, nbytes: int, size: int, hosts: int, link: str, *, in_turn: bool = False
+    ) -> bool:
         return (
             collective == self.collective
             and self.link in (None, link)
+            and in_turn >= self.in_turn
             and self.bytes_min <= nbytes <= _open(self.bytes_max, nbytes)
             and self.size_min <= size <= _open(self.size_max, size)
             and self.hosts_min <= hosts <= _open(self.hosts_max, hosts)

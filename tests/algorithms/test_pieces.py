@@ -15,6 +15,7 @@ from aiocoll.algorithms import (
     exchange_all,
     find,
     gather,
+    gathered,
     owner,
     pace,
     pipeline,
@@ -43,6 +44,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "BLOCK_BYTES", 100)
     monkeypatch.setattr(owner, "WINDOW", 3)
     monkeypatch.setattr(owner, "ASK_BYTES", 500)
+    monkeypatch.setattr(owner, "LENT_BYTES", 300)
+    monkeypatch.setattr(gathered, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(gathered, "BLOCK_BYTES_MIN", 100)
+    monkeypatch.setattr(gathered, "FOLD_BYTES", 64)
     monkeypatch.setattr(spread, "BLOCK_BYTES", 100)
 
 
@@ -144,3 +149,52 @@ def test_narrow_floats_are_rounded_once(dtype: Any, op: Op, small: bool, monkeyp
                     results = results[:1]
                 for result in results:
                     assert result.tobytes() == expected.astype(dtype).tobytes(), (algorithm, size, count)
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 9))])
+def test_from_left_means_from_left(size: int, small: bool, request: pytest.FixtureRequest) -> None:
+    """Whoever says so, and with two ranks everybody, gives the bits of ((x0 op x1) op x2) op ... on all ranks."""
+    if small:
+        request.getfixturevalue("small_pieces")
+    said = [each for each in ALGORITHMS if each.from_left or (size == 2 and each.collective in REDUCTIONS)]
+    assert {each.collective for each in said} == REDUCTIONS
+    for algorithm in said:
+        for count in (1, 23, 401):
+            for seed in range(4 if algorithm.when(size, 16 * count) else 0):
+                bits_from_left(algorithm, size, count, seed)
+
+
+REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter", "scan", "exscan"}
+
+
+def bits_from_left(algorithm: Algorithm, size: int, count: int, seed: int) -> None:
+    rng = np.random.default_rng([seed, count])
+    vectors = [(1 + rng.standard_normal((count, 2)) / 8).view(complex).reshape(-1) for _ in range(size)]
+    root = seed % size
+
+    async def main(ch: Any) -> Any:
+        x = vectors[ch.rank].copy()
+        if algorithm.collective == "reduce_scatter":
+            out = np.empty_like(np.array_split(x, size)[ch.rank])
+            await algorithm.run(ch, np.array_split(x, size), PROD, out)
+            return out
+        await algorithm.run(ch, x, PROD, *([root] if algorithm.collective == "reduce" else []))
+        return x
+
+    def fold(first: list[Any]) -> Any:
+        total = first[0].copy()
+        for vector in first[1:]:
+            PROD.fold(total, vector, total)
+        return total
+
+    for rank, found in enumerate(fake(size, main, seed).results):
+        if algorithm.collective in ("scan", "exscan"):
+            wanted = fold(vectors[: max(rank + (algorithm.collective == "scan"), 1)])
+        elif algorithm.collective == "reduce_scatter":
+            wanted = np.array_split(fold(vectors), size)[rank]
+        elif algorithm.collective == "reduce" and rank != root:
+            continue
+        else:
+            wanted = fold(vectors)
+        assert found.tobytes() == wanted.tobytes(), (algorithm, size, count, seed, rank)

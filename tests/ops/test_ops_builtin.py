@@ -395,3 +395,14 @@ def test_anything_else_is_no_op(wrong):
     with pytest.raises(UsageError, match="one of SUM, PROD, MIN, MAX, MEAN") as caught:
         as_op(wrong)
     assert ("wrap a function" in str(caught.value)) == callable(wrong)
+
+
+def test_it_is_known_where_the_order_of_operands_shows_in_the_bits():
+    for dtype in (*FLOATS, *COMPLEX, *ML_FLOATS):
+        assert not SUM.associates(dtype) and not PROD.associates(dtype) and not MEAN.associates(dtype)
+        assert dtype in COMPLEX or not (MIN.associates(dtype) or MAX.associates(dtype))  # zeros have signs
+    for dtype in INTEGERS:
+        assert all(each.associates(dtype) for each in (SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR))
+        assert not MEAN.associates(dtype)  # adds up in float64
+    assert LAND.associates(np.dtype("f4")) and SUM.associates(np.dtype("m8[s]"))
+    assert not ops.op(np.add).associates(np.dtype("i8")) and not ops.op(max).associates(np.dtype("i8"))

@@ -93,6 +93,32 @@ def test_order_is_kept_for_ops_that_need_it() -> None:
     assert names("reduce_scatter", 8, ORDERED) == ["ordered"]
 
 
+def test_what_rounds_is_folded_from_rank_0_on_by_the_ranks_of_one_host() -> None:
+    """Whatever carries it, and however long it is; on several hosts, and where nothing rounds, speed alone decides."""
+    for collective in REDUCTIONS:
+        for op in (SUM, ORDERED, make_op(max, commutative=True), Op("pieces", SUM.fold, commutative=False)):
+            for size in SIZES:
+                for nbytes in BYTES:
+                    facts: dict[str, Any] = {"nbytes": nbytes, "size": size, "count": nbytes // 8, "op": op}
+                    for shared in (False, True):
+                        for narrow in (False, True):
+                            here = choose(collective, **facts, shared=shared, narrow=narrow, in_turn=True)
+                            assert here.from_left or size <= 2, (here, facts)
+                    facts |= {"hosts": 2}
+                    assert choose(collective, **facts, in_turn=True) is choose(collective, **facts)
+    assert choose("all_reduce", nbytes=8, size=8, count=1, op=SUM).name == "recursive_doubling"
+    assert choose("all_reduce", nbytes=8, size=8, count=1, op=SUM, in_turn=True).name == "rooted"
+    assert choose("all_reduce", nbytes=1 << 20, size=8, count=1 << 17, op=SUM, in_turn=True).name == "owners"
+
+
+def test_two_ranks_choose_alike_whether_or_not_it_rounds() -> None:
+    for collective in REDUCTIONS:
+        for shared in (False, True):
+            for nbytes in BYTES:
+                facts: dict[str, Any] = {"nbytes": nbytes, "size": 2, "count": nbytes // 8, "op": SUM, "shared": shared}
+                assert choose(collective, **facts, in_turn=True) is choose(collective, **facts)
+
+
 def test_override_wins() -> None:
     assert choose("all_reduce", nbytes=8, size=8, count=1, op=SUM, override={"all_reduce": "ring"}).name == "ring"
     assert choose("barrier", nbytes=0, size=8, count=0, override={"all_reduce": "ring"}).collective == "barrier"
