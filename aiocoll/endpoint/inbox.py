@@ -344,9 +344,8 @@ class Inbox:
             del self._granted[ticket]
         for ticket in [ticket for ticket in self.offers if ticket[2:4] == mine and ticket[1] == frame.DATA]:
             del self.offers[ticket]
-        for receive in self._landing.values():
-            if receive.call is call:
-                receive.detach()
+        for peer in [peer for peer, receive in self._landing.items() if receive.call is call]:
+            self._landing.pop(peer).detach()
         self._drop([key for key in self.arrived if key[1:3] == mine])
 
     def forget_call_number(self, scope: Scope, number: int) -> None:

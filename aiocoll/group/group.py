@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ..algorithms.share import share
 from ..config import Settings
 from ..endpoint import Channel, Endpoint, Scope
-from ..errors import UsageError
+from ..endpoint.news import bare
+from ..errors import AiocollError, UsageError
 from ..wire.codec import pack_control, unpack_control
 from .calls import identifier
 from .growing import Admission, Growing
@@ -195,6 +196,9 @@ class Group(Reductions, Messages, Recoveries, Growing):
     def _followed_by(self, group: Group) -> Group:
         """``group`` takes this one's place: whoever drops this one now has forgotten nothing."""
         self._followed = True
+        broken = self._scope.broken
+        if broken is not None:  # the endpoint keeps it, and its frames would keep this group
+            self._scope.broken = cast(AiocollError, bare(broken))
         if self._connection is not None and self._connection.lineage.kept is self:
             self._connection.lineage.kept = group
         return group

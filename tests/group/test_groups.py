@@ -33,8 +33,7 @@ def test_what_a_group_says_of_itself(fabric: str, size: int) -> None:
         array = group.zeros((2, 3), np.int16)
         same(array, np.zeros((2, 3), np.int16))
         assert group.empty(4, "f4").shape == (4,) and array.flags.writeable
-        for absent in ("agree", "shrink", "grow"):
-            assert not hasattr(group, absent)
+        assert group.new_ranks == () and not group.closed
 
     ranks(size, main, fabric)
 
