@@ -17,6 +17,7 @@ from aiocoll.runner.options import Options, parse
 from aiocoll.runner.plan import BLAS_VARIABLES, Layout, base_environment, command_line, describe
 from aiocoll.runner.signals import STOPPED, EarlySignals
 from aiocoll.runner.start import Recipe
+from aiocoll.runner.traces import Traces
 
 USAGE_CODE = 2
 CLOSE_S = 3.0
@@ -53,9 +54,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(options: Options, layout: Layout, program: list[str], env: dict[str, str]) -> int:
     several = layout.size > 1
+    traces = Traces.choose(env, options.log_dir)
     recipe = Recipe(
         program,
-        env,
+        {**env, **traces.variables},
+        traces=traces,
         piped=several or options.json or bool(options.log_dir) or options.shown is not None,
         stdin_rank=options.stdin,
     )

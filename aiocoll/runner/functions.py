@@ -21,10 +21,11 @@ from typing import Any, TextIO
 from aiocoll.cpus import usable_cpus
 from aiocoll.errors import AiocollError, CollectiveTimeoutError, PeerLostError, SerializationError, UsageError
 from aiocoll.runner.console import Console, FileSink, Sink, TextSink
+from aiocoll.runner.job import TIMEOUT_CODE
 from aiocoll.runner.options import GRACE_S, Options
 from aiocoll.runner.plan import Layout, base_environment, python_command
 from aiocoll.runner.start import Recipe, Started
-from aiocoll.runner.supervise import TIMEOUT_CODE, Supervisor
+from aiocoll.runner.supervise import Supervisor
 from aiocoll.runner.verdict import decode, names
 
 LAUNCHERS = ("local",)

@@ -24,6 +24,7 @@ from aiocoll.runner.chronicle import Result, merged, result_of
 from aiocoll.runner.console import STREAMS, Console
 from aiocoll.runner.lines import LineBuffer
 from aiocoll.runner.processes import Processes
+from aiocoll.runner.traces import ANSWER_S, Traces
 from aiocoll.runner.verdict import Ending, Report, Verdict, decode, names, summary, whereabouts
 
 if TYPE_CHECKING:
@@ -36,9 +37,10 @@ CAUSE_WAIT_S = 1.0
 UNKILLABLE_S = 5.0
 PARTIAL_S = 0.1
 TAIL_LINES, TAIL_CHARS = 200, 2000
+TIMEOUT_CODE = 124
 
 WHY = {
-    124: "the job's --timeout passed",
+    TIMEOUT_CODE: "the job's --timeout passed",
     129: "hangup (HUP)",
     130: "interrupted (Ctrl-C)",
     143: "terminated (TERM)",
@@ -64,6 +66,7 @@ class Attempt:
         grace: float,
         failure_grace: float,
         logs: Mapping[tuple[int, str], IO[bytes]] | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.console, self.size = console, size
         self.ranks = list(ranks)
@@ -79,6 +82,8 @@ class Attempt:
         """Called when a rank has ended, been replaced, or said something of itself."""
         self.replacements: Replacements | None = None
         self.logs = dict(logs or {})
+        self.traces = traces
+        self._began = self._ended_at = time.time()
         self._lines = {(rank, stream): LineBuffer() for rank in ranks for stream in STREAMS}
         self._tails: dict[int, deque[str]] = {rank: deque(maxlen=TAIL_LINES) for rank in ranks}
         self._herds: list[Processes] = [processes]
@@ -113,6 +118,7 @@ class Attempt:
             processes.watch(self._loop, self)
         try:
             await self._over.wait()
+            self._say_what_dumps_say()
         finally:
             for timer in (*self._timers, *self._flushes.values(), *((self._settling[1],) if self._settling else ())):
                 timer.cancel()
@@ -158,7 +164,11 @@ class Attempt:
             self.on_ending()
         self._presses += 1
         if self._presses == 1 and not self._asked:
-            self._end([(0.0, signal.SIGINT), (self.grace, signal.SIGKILL)])
+            after = 0.0
+            if code == TIMEOUT_CODE and self.traces is not None and len(self.ranks) > 1:
+                self.traces.ask([pid for rank, pid in self._pids.items() if rank in self.running])
+                after = ANSWER_S
+            self._end([(after, signal.SIGINT), (after + self.grace, signal.SIGKILL)])
         elif self._presses <= 2:
             self._end([(0.0, signal.SIGTERM), (min(self.grace, 3.0), signal.SIGKILL)])
         else:
@@ -176,6 +186,8 @@ class Attempt:
             self._end([(0.0, signal.SIGTERM), (self.failure_grace, signal.SIGKILL)])
 
     def _end(self, steps: Sequence[Step]) -> None:
+        if not self._asked:
+            self._ended_at = time.time() + steps[0][0]
         self._asked = True
         for timer in self._timers:
             timer.cancel()
@@ -281,6 +293,14 @@ class Attempt:
         """It is when all processes have ended and no other is about to be started."""
         if all(processes.done for processes in self._herds) and not (self.replacements and self.replacements.pending):
             self._over.set()
+
+    def _say_what_dumps_say(self) -> None:
+        """Above the last words, after a failure of several ranks or a deadline: what their dumps say together."""
+        failed = sum(ending.failed for ending in self.verdict.endings.values())
+        if self.traces is not None and self.exit_code and (self.stopped == TIMEOUT_CODE or failed > 1):
+            all_here = self.size == len(self.ranks)
+            for line in self.traces.words(self._began, self._ended_at, all_here=all_here):
+                self.console.say(line)
 
     # -- afterwards ---------------------------------------------------------------------------------------------------
 

@@ -73,7 +73,8 @@ class Processes:
     """The ranks of one attempt of one runner.
 
     ``piped`` is False for a lone rank that writes to our own stdout and stderr; ``payload`` and ``results`` belong to
-    `aiocoll.launch`: bytes that every rank can read, and a pipe for what it returns.
+    `aiocoll.launch`: bytes that every rank can read, and a pipe for what it returns. ``scratch`` is a directory that
+    the warden removes when the runner cannot.
     """
 
     def __init__(
@@ -86,9 +87,11 @@ class Processes:
         stdin_rank: int | None = None,
         piped: bool = True,
         payload: bytes | None = None,
+        scratch: str = "",
     ) -> None:
         self._argv, self._env, self._places = list(argv), dict(env), dict(ranks)
         self._secret, self._stdin_rank, self._piped, self._payload = secret, stdin_rank, piped, payload
+        self._scratch = scratch
         self._pipes: dict[int, tuple[int, str]] = {}  # read end -> (rank, "stdout" | "stderr" | "report" | "result")
         self._reports: dict[int, bytearray] = {rank: bytearray() for rank in ranks}
         self._paused = False
@@ -158,7 +161,7 @@ class Processes:
             passed = [*theirs, wardens.fileno()]
             self._warden = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", "-c", run, str(wardens.fileno())],
+                [sys.executable, "-I", "-S", "-c", run, str(wardens.fileno()), self._scratch],
                 self._env,
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed],
                 setsid=True,

@@ -11,11 +11,11 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from aiocoll.runner.job import WHY, Attempt
+from aiocoll.runner.job import TIMEOUT_CODE, WHY, Attempt
 from aiocoll.runner.nodes import End, Node
 from aiocoll.runner.plan import Layout
 from aiocoll.runner.signals import STOPPED, Signals
-from aiocoll.runner.supervise import TIMEOUT_CODE, Supervisor
+from aiocoll.runner.supervise import Supervisor
 
 T = TypeVar("T")
 

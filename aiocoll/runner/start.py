@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from aiocoll.runner.plan import Layout, rank_environment
 from aiocoll.runner.processes import Processes
+from aiocoll.runner.traces import Traces
 
 SECRET_BYTES = 32
 
@@ -40,11 +41,11 @@ class Recipe:
     piped: bool
     stdin_rank: int | None = None
     payload: bytes | None = None
+    traces: Traces | None = None
+    """Where the ranks' dumps go; None: nowhere."""
 
-    def start(self, layout: Layout, secret: bytes, listener: socket.socket | None = None) -> Started:
-        """Starts all ranks of `layout`."""
-        places = {layout.first + local: rank_environment(layout, local) for local in range(layout.ranks)}
-        processes = Processes(
+    def _processes(self, places: Mapping[int, Mapping[str, str]], secret: bytes) -> Processes:
+        return Processes(
             places,
             self.argv,
             self.env,
@@ -52,7 +53,13 @@ class Recipe:
             stdin_rank=self.stdin_rank,
             piped=self.piped,
             payload=self.payload,
+            scratch="" if self.traces is None else self.traces.scratch,
         )
+
+    def start(self, layout: Layout, secret: bytes, listener: socket.socket | None = None) -> Started:
+        """Starts all ranks of `layout`."""
+        places = {layout.first + local: rank_environment(layout, local) for local in range(layout.ranks)}
+        processes = self._processes(places, secret)
         started = Started(layout, processes, listener, secret)
         try:
             processes.start()
@@ -64,15 +71,7 @@ class Recipe:
     def start_in_place_of(self, rank: int, layout: Layout, secret: bytes, number: int, *, join: bool) -> Processes:
         """Starts the `number`-th replacement, for one rank of `layout`; with `join` it comes to the running world."""
         at = replace(layout, replacement=number, join=join)
-        processes = Processes(
-            {rank: rank_environment(at, rank - layout.first)},
-            self.argv,
-            self.env,
-            secret=secret,
-            stdin_rank=self.stdin_rank,
-            piped=self.piped,
-            payload=self.payload,
-        )
+        processes = self._processes({rank: rank_environment(at, rank - layout.first)}, secret)
         try:
             processes.start()
         except BaseException:

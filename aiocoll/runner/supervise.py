@@ -14,15 +14,13 @@ from dataclasses import replace
 
 from aiocoll.errors import AiocollError, RendezvousTimeoutError, UsageError
 from aiocoll.runner.console import Console
-from aiocoll.runner.job import Attempt, open_logs
+from aiocoll.runner.job import TIMEOUT_CODE, Attempt, open_logs
 from aiocoll.runner.options import JOIN_S, Options
 from aiocoll.runner.processes import Processes
 from aiocoll.runner.replace import Claim, Replacements
 from aiocoll.runner.signals import EarlySignals, Signals
 from aiocoll.runner.start import Recipe, Started
 from aiocoll.store.server import StoreServer
-
-TIMEOUT_CODE = 124
 
 
 class Supervisor:
@@ -46,6 +44,8 @@ class Supervisor:
         self.loop = asyncio.get_running_loop()
         self._deadline = self.loop.time() + self.options.timeout
         with contextlib.ExitStack() as stack:
+            if self.recipe.traces is not None:
+                stack.callback(self.recipe.traces.remove)
             caught = stack.enter_context(Signals(self.loop, early)) if early is not None else None
             if first is not None:
                 return await self._alone(first, caught)
@@ -94,6 +94,7 @@ class Supervisor:
             grace=options.grace,
             failure_grace=options.failure_grace,
             logs=logs,
+            traces=self.recipe.traces,
         )
         if options.on_failure == "shrink" and (options.max_restarts or layout.join):
             self._replace_in(self.attempt, started, claim)

@@ -135,8 +135,8 @@ def tie_to_my_life(read_end: int, group: int) -> None:
 class Warden:
     """One attempt of one runner: see the module's docstring."""
 
-    def __init__(self, control: int) -> None:
-        self.control = control
+    def __init__(self, control: int, scratch: str = "") -> None:
+        self.control, self.scratch = control, scratch
         self.pids: dict[int, int] = {}  # rank -> pid, while it lives
         self.left: dict[int, float] = {}  # pid of an ended rank whose session is still to be swept -> when it ended
         self.runner_gone: float | None = None
@@ -300,7 +300,17 @@ class Warden:
                     os.read(woken, 4096)
             if self.control in ready and not self.hear():
                 poll.unregister(self.control)
+        if self.runner_gone is not None:
+            clear(self.scratch)
         self.say("done")
+
+
+def clear(directory: str) -> None:
+    """Removes the files in a directory of the runner's, and the directory; "" for none."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory) if directory else ():
+            os.unlink(os.path.join(directory, name))
+        os.rmdir(directory)
 
 
 def end(pids: list[int], number: int) -> None:
@@ -311,6 +321,6 @@ def end(pids: list[int], number: int) -> None:
 
 
 def main() -> None:
-    """The program: the one argument is the control socket."""
-    Warden(int(sys.argv[1])).run()
+    """The program: its arguments are the control socket and a directory to remove when the runner is gone."""
+    Warden(int(sys.argv[1]), sys.argv[2]).run()
     os._exit(0)  # the runner waits for this process to be gone

@@ -15,19 +15,19 @@ _DESCRIPTION_CHARS_MAX: Final = 200
 _WORLDS_MAX: Final = 3
 
 
-def verdict(dumps: Sequence[Dump], before: float = float("inf")) -> list[str]:
+def verdict(dumps: Sequence[Dump], before: float = float("inf"), *, silent: bool = True) -> list[str]:
     """One line a finding, for all connections that the dumps are of, the latest first; dumps of a moment ``before``
-    which the ranks were ended go before later ones."""
+    which the ranks were ended go before later ones. ``silent``: name ranks without a dump, too."""
     worlds = list(latest(dumps, before).values())[::-1]
     lines: list[str] = []
     for ranks in worlds[:_WORLDS_MAX]:
-        lines += [line for line in judged(ranks) if line not in lines]
+        lines += [line for line in judged(ranks, silent=silent) if line not in lines]
     return lines
 
 
-def judged(ranks: Mapping[int, Dump]) -> list[str]:
+def judged(ranks: Mapping[int, Dump], *, silent: bool = True) -> list[str]:
     """The same for one connection: its dumps by rank."""
-    return [*_deaths(ranks), *_divergences(ranks), *waiting(ranks), *_silent(ranks)]
+    return [*_deaths(ranks), *_divergences(ranks), *waiting(ranks), *(_silent(ranks) if silent else ())]
 
 
 def _deaths(ranks: Mapping[int, Dump]) -> list[str]:
