@@ -135,7 +135,8 @@ def test_a_lost_runner_is_survived_as_long_as_enough_are_left(runner: Any, port:
     options = ("--on-failure", "shrink")
     first = start(runner, port, "1:2", "--node-rank", 0, "-n", 2, *options, script, last_call=60)
     second = start(runner, port, "1:2", "--node-rank", 1, "-n", 1, *options, script, last_call=60)
-    runner.line(first, b"sum 6")
+    for _ in range(2):
+        runner.line(first, b"sum 6")
     second.send_signal(number)
     done = runner.finish(first)
     assert done.code == 0, done.err
