@@ -1,10 +1,13 @@
 """Kills ranks by SIGKILL at random moments of what they do together, and looks at what their survivors say.
 
-    python scripts/kill_storm.py [--rounds 1000] [--seed 0] [--transport shm] [--only WORLD] [--verbose]
+    python scripts/kill_storm.py [--rounds 1000] [--seed 0] [--transport shm|tcp] [--stop] [--only WORLD] [--verbose]
 
 A round is one kill. Worlds of 2 to 8 processes live one after the other; in each, ranks die one by one or in twos, and
 whoever is left goes on in a smaller group that was made before. Every survivor must hear who died, within seconds, in
 the groups of the dead and in no other; nobody may crash or hang, and nothing may remain: exit status 0 says so.
+
+With --stop a round is one SIGSTOP, one in each world: every survivor must hear at the deadline of its call, and not
+before, that this rank is missing, and then go on without it.
 
 The rule: all that happens follows from the seed, but for the moment of a kill. Time in which this process itself was
 kept from running counts for nothing; worlds that could not even begin are played again under another number.
@@ -128,6 +131,8 @@ class World:
         if what == "stage":
             (stage,) = facts
             self.begun[stage] += 1
+            if stage == self.stage == len(self.plan.victims) and self.begun[stage] == len(self.plan.members(stage)):
+                self._kill_stopped()
             if stage != self.stage or stage >= len(self.plan.victims):
                 return False
             members = self.plan.members(stage)
@@ -142,7 +147,7 @@ class World:
                 self.wrong.append(f"rank {rank} heard of a loss in stage {stage} before anybody was killed")
             else:
                 killed = max(self.killed[victim] for victim in self.plan.victims[stage])
-                self.latencies.append(max(when - self.stood_still - killed, 0.0))
+                self.latencies.append(max(when - self.stood_still - killed - self.plan.stop_seconds, 0.0))
         elif what == "end":
             self.ended.add(rank)
             self.wrong += [f"rank {rank} left behind: {each}" for each in facts[0]]
@@ -155,8 +160,13 @@ class World:
     def _kill(self) -> None:
         for victim in self.plan.victims[self.stage]:
             self.killed[victim] = self._now()
-            os.kill(self.pids[victim], signal.SIGKILL)
+            os.kill(self.pids[victim], signal.SIGSTOP if self.plan.stop_seconds else signal.SIGKILL)
         self.stage += 1
+
+    def _kill_stopped(self) -> None:
+        """The others go on without those who stand still: what rank 0 hosts would wait for them for ever."""
+        for victim in self.killed if self.plan.stop_seconds else ():
+            os.kill(self.pids[victim], signal.SIGKILL)
 
     def _finish(self) -> None:
         """Ends whatever still runs, and judges how everybody ended."""
@@ -219,16 +229,18 @@ class Storm:
             print(f"left behind: {each}")
         slowest, median = max(self.latencies, default=0.0), sorted(self.latencies or [0.0])[len(self.latencies) // 2]
         modes = ", ".join(f"{count} {mode}" for mode, count in sorted(self.worlds.items()))
+        what, who, since = ("stops", "is missing", "deadline") if self.options.stop else ("kills", "died", "kill")
         print(
-            f"{self.kills} kills in {self.worlds.total()} worlds ({modes}) within {time.monotonic() - began:.0f} s: "
-            f"{len(self.latencies)} times a survivor heard who died ({median * 1e3:.0f} ms after the kill, at most "
+            f"{self.kills} {what} in {self.worlds.total()} worlds ({modes}) within {time.monotonic() - began:.0f} s: "
+            f"{len(self.latencies)} times a survivor heard who {who} ({median * 1e3:.1f} ms after the {since}, at most "
             f"{slowest * 1e3:.0f} ms; {dict(self.errors)}), {self.failures} worlds went wrong, {self.unmet} could not "
             f"begin, {len(left)} things left"
         )
         return int(bool(self.failures or left or slowest > self.options.seconds or self.unmet > 10 + self.kills // 20))
 
     def _play(self, number: int, folder: Path) -> None:
-        plan = Plan.of(self.options.seed, number, self.options.transport)
+        stop_seconds = self.options.stop_seconds if self.options.stop else 0.0
+        plan = Plan.of(self.options.seed, number, self.options.transport, stop_seconds)
         world = World(plan, random.Random(f"moments {self.options.seed} {number}"), folder)
         world.run()
         if world.unmet:
@@ -269,7 +281,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=1000, help="kills")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--transport", default="shm")
+    parser.add_argument("--transport", default="shm", choices=("shm", "tcp"))
+    parser.add_argument("--stop", action="store_true", help="stop ranks (SIGSTOP) instead of killing them")
+    parser.add_argument("--stop-seconds", type=float, default=2.0, help="the deadline of calls in those worlds")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long a survivor may take to hear of a death")
     parser.add_argument("--only", type=int, help="the one world to be played")
     parser.add_argument("--verbose", action="store_true")

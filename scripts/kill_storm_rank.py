@@ -30,7 +30,7 @@ import aiocoll.rendezvous
 import aiocoll.store
 import aiocoll.sync
 import aiocoll.transport
-from aiocoll import GroupBrokenError, PeerLostError, RendezvousError
+from aiocoll import CollectiveTimeoutError, GroupBrokenError, PeerLostError, RendezvousError
 from aiocoll.testing.leaks import Belongings, left_behind
 
 Array = NDArray[Any]
@@ -65,13 +65,16 @@ class Plan:
     early: tuple[bool, ...]
     """Whether the kill of a stage does not wait until all members are there."""
     settings: tuple[tuple[str, str], ...]
+    stop_seconds: float = 0.0
+    """The deadline of every call in a world whose victim is stopped rather than killed; 0: it is killed."""
 
     def __str__(self) -> str:
-        return f"{self.size} ranks, {self.mode}, {dict(self.settings)}, victims {self.victims}"
+        how = f"stopped, calls of {self.stop_seconds:g} s" if self.stop_seconds else "killed"
+        return f"{self.size} ranks, {self.mode}, {dict(self.settings)}, victims {self.victims} {how}"
 
     @classmethod
-    def of(cls, seed: int, number: int, transport: str) -> Plan:
-        """World ``number`` of a storm."""
+    def of(cls, seed: int, number: int, transport: str, stop_seconds: float = 0.0) -> Plan:
+        """World ``number`` of a storm; ``stop_seconds``: one rank is stopped in it, and nobody dies."""
         rng = random.Random(f"{seed} {number}")
         size = rng.randint(2, 8)
         order = rng.sample(range(size), size - rng.choice([1, 1, 2]) if size > 2 else 1)
@@ -80,10 +83,13 @@ class Plan:
             count = min(rng.choice([1, 1, 1, 2]), len(order))
             victims.append(tuple(order[:count]))
             del order[:count]
+        if stop_seconds:
+            victims = [victims[0][:1]]
         early = tuple(rng.random() < 0.15 for _ in victims)
         settings = tuple((f"AIOCOLL_SHM_{name}", value) for name, value in rng.choice(_CELLS).items())
         text = f"world {seed} {number}"
-        return cls(number, text, size, rng.choice(MODES), transport, tuple(victims), early, settings)
+        mode = rng.choice(MODES)
+        return cls(number, text, size, mode, transport, tuple(victims), early, settings, stop_seconds)
 
     def members(self, stage: int) -> list[int]:
         """Who is left when a stage begins."""
@@ -98,6 +104,8 @@ class Program:
         self.rank, self.size, self.group = group.rank, group.size, group
         self.rng = random.Random(f"{plan.seed} {stage}")
         self.mode = plan.mode
+        if plan.stop_seconds:  # a late receive is withdrawn and breaks nothing
+            self.kinds = tuple(kind for kind in self.kinds if kind is not Program.ring)
 
     def __repr__(self) -> str:
         return f"<Program of rank {self.rank} of {self.size}>"
@@ -203,7 +211,7 @@ class Program:
         x, theirs = self.mine(count, turn), self.array(count, turn, before)
         return [("send", (x, after, turn)), ("recv", (before, turn))], lambda out: bool((out == theirs).all())
 
-    kinds = (
+    kinds: tuple[Callable[[Program, int, int], tuple[list[Call], Check]], ...] = (
         all_reduce, all_reduce, all_reduce_into, all_reduce_into, reduce, broadcast, all_gather, gather, scatter,
         reduce_scatter, all_to_all, scan, exscan, barrier, objects, ring, ring,
     )  # fmt: skip
@@ -235,7 +243,8 @@ class Rank:
                 program = Program(self.plan, stage, group).batches()
                 batch = self.begin(stage, program)
                 for _ in self.turns(stage):
-                    awaited = [getattr(group, name)(*arguments) for name, arguments in batch]
+                    limits = self.limits(stage)
+                    awaited = [getattr(group, name)(*arguments, **limits) for name, arguments in batch]
                     results = await asyncio.gather(*awaited, return_exceptions=True)
                     if self.failed(stage, results, group):
                         break
@@ -249,24 +258,24 @@ class Rank:
                 program = Program(self.plan, stage, group).batches()
                 batch = self.begin(stage, program)
                 for _ in self.turns(stage):
-                    results = self.block_on(group, batch)
+                    results = self.block_on(group, batch, self.limits(stage))
                     if self.failed(stage, results, group):
                         break
                     batch = program.send(results)
 
-    def block_on(self, group: Any, batch: list[Call]) -> list[Any]:
+    def block_on(self, group: Any, batch: list[Call], limits: dict[str, float]) -> list[Any]:
         """The results or errors of a batch."""
         results: list[Any] = []
         if self.plan.mode == "start":
-            works = [getattr(group.start, name)(*arguments) for name, arguments in batch]
+            works = [getattr(group.start, name)(*arguments, **limits) for name, arguments in batch]
             for work in works:
                 error = work.exception()
                 results.append(work.result() if error is None else error)
             return results
         for name, arguments in batch:
             try:
-                results.append(getattr(group, name)(*arguments))
-            except (PeerLostError, GroupBrokenError) as error:
+                results.append(getattr(group, name)(*arguments, **limits))
+            except (PeerLostError, GroupBrokenError, CollectiveTimeoutError) as error:
                 results.append(error)
         return results
 
@@ -280,6 +289,10 @@ class Rank:
         self.pipe.send(("stage", stage))
         return batch
 
+    def limits(self, stage: int) -> dict[str, float]:
+        """The deadline of a stage's calls, where somebody is stopped in it."""
+        return {"timeout": self.plan.stop_seconds} if self.plan.stop_seconds and stage < len(self.plan.victims) else {}
+
     def turns(self, stage: int) -> range:
         """For ever, but in the last stage, where nobody dies any more."""
         return range(1 << 60 if stage < len(self.plan.victims) else ROUNDS_AFTER_LAST_KILL)
@@ -292,15 +305,24 @@ class Rank:
         when = time.monotonic()
         wrong = [] if group.broken is not None else [f"{group} is not broken"]
         victims = self.plan.victims[stage] if stage < len(self.plan.victims) else ()
+        first_class = CollectiveTimeoutError if self.plan.stop_seconds else PeerLostError
         for error in errors:
             cause = error.cause if isinstance(error, GroupBrokenError) else error
-            if not isinstance(cause, PeerLostError) or cause.world_rank not in victims:
+            if not self.names(cause, victims, group):
                 text = "".join(traceback.format_exception(error))
-                wrong.append(f"{victims} died, and this was raised: {text}")
-        if not any(isinstance(error, PeerLostError) for error in errors):
-            wrong.append(f"nobody said PeerLostError: {errors}")
+                wrong.append(f"{victims} died, or stood still, and this was raised: {text}")
+        if not self.plan.stop_seconds and not any(isinstance(error, first_class) for error in errors):
+            wrong.append(f"nobody said {first_class.__name__}: {errors}")
         self.pipe.send(("lost", stage, when, [type(error).__name__ for error in errors], wrong))
         return True
+
+    def names(self, cause: BaseException | None, victims: tuple[int, ...], group: Any) -> bool:
+        """Whether an error says what has happened: who died, or who was missing when the deadline had passed."""
+        if not self.plan.stop_seconds:
+            return isinstance(cause, PeerLostError) and cause.world_rank in victims
+        if not isinstance(cause, CollectiveTimeoutError) or cause.elapsed < self.plan.stop_seconds:
+            return False
+        return victims[0] in [group.ranks[rank] for rank in cause.missing]
 
 
 def load_everything() -> None:
