@@ -77,7 +77,7 @@ class Leading:
             return True, now
         waiting = [each for each in self.scope.others() if each not in self.joins and not self._gone(each)]
         if waiting:
-            return self._wait({each: self._patience(each) for each in waiting}, now)
+            return self._wait({each: self._patience(each) for each in waiting}, here, now)
         away = self._away(here)
         proposal = self._choice(here, away)
         if proposal is None:
@@ -89,7 +89,7 @@ class Leading:
             self._propose(proposal, here, now)
         silent = [each for each in here if each not in self._votes]
         if silent:
-            return self._wait(dict.fromkeys(silent, max(self.until, self._proposed_at + self.pause)), now)
+            return self._wait(dict.fromkeys(silent, max(self.until, self._proposed_at + self.pause)), here, now)
         for world in self._others():
             self._tell(world, k="came to", outcome=proposal)
         self._finish(proposal)
@@ -100,12 +100,13 @@ class Leading:
         until = self.began + self.pause if world in self._silent else self.until
         return max(until, self._since + self.pause * (_TAKEN_OVER if self._given_up else 1))
 
-    def _wait(self, patience: dict[int, float], now: float) -> tuple[bool, float]:
-        """For some members, each until its time; those whose time is over are given up."""
+    def _wait(self, patience: dict[int, float], here: list[int], now: float) -> tuple[bool, float]:
+        """For some members, each until its time; those whose time is over are given up, and with them an agreement of
+        which nothing was accepted before."""
         late = [world for world, until in patience.items() if now >= until]
         if not late:
             return False, min(patience.values())
-        if self.wish.kind == "agree":
+        if self.wish.kind == "agree" and not self._accepted_before(here):
             self._abort({"o": LATE, "missing": list(patience), "elapsed": now - self.began})
         else:
             self._give_up(late)
@@ -132,21 +133,25 @@ class Leading:
     def _choice(self, here: list[int], away: list[int]) -> Outcome | None:
         """What is to be proposed; None: some are too late for an agreement. What was accepted before may have come to
         hold somewhere; of who goes on that matters only if whoever knows may be alive."""
-        joins = [self.joins[each] for each in here if each != self.me]
-        agree = self.wish.kind == "agree"
-        accepted = [each for each in (self._accepted, *(join["accepted"] for join in joins)) if each is not None]
+        agree, accepted = self.wish.kind == "agree", self._accepted_before(here)
         if accepted and (agree or away):
             adopted: Outcome = max(accepted, key=lambda each: each[0])[1]
             return adopted
         if agree:
             if any(world in self._given_up for world in away):
                 return None
-            return {"o": AGREED, "value": self.wish.value and all(join["value"] for join in joins)}
+            values = [self.joins[each]["value"] for each in here if each != self.me]
+            return {"o": AGREED, "value": self.wish.value and all(values)}
         lost = {each: self.joins[each]["lost"] for each in here if each != self.me}
         members = tuple(connected(here, lost))
         assert self.wish.follow is not None
         group, name = self.wish.follow(members)
         return {"o": SHRUNK, "members": list(members), "id": group, "name": name, "away": away}
+
+    def _accepted_before(self, here: list[int]) -> list[Any]:
+        """What those who are here have accepted of earlier leaders: pairs of a ballot and an outcome."""
+        accepted = [self._accepted, *(self.joins[each]["accepted"] for each in here if each != self.me)]
+        return [each for each in accepted if each is not None]
 
     def _may_go_on(self, here: list[int], away: list[int]) -> bool:
         everybody = sorted([*here, *away], key=self.scope.index.__getitem__)

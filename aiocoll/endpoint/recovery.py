@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .agreement import Agreement
     from .scope import Scope
 
-_HEIRS: Final = 2
+_HEIRS: Final = 8
 """So many of those who would lead next hear from every follower what it came to."""
 
 

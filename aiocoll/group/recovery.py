@@ -53,11 +53,11 @@ class Recoveries(Calls):
         comes later gets GroupBrokenError, which names the group that went on. MismatchError and cancelling as for
         ``agree``.
         """
+        scope, number = self._scope, self._scope.recoveries + 1
 
         def follow(members: tuple[int, ...]) -> tuple[int, str]:
-            return identifier("shrink", scope.id, scope.recoveries, members), successor(self.name)
+            return identifier("shrink", scope.id, number, members), successor(self.name)
 
-        scope = self._scope
         return self._recover(
             "shrink", timeout, lambda seconds: Wish("shrink", seconds, force=bool(force), follow=follow), self._shrunk
         )
@@ -84,10 +84,13 @@ class Recoveries(Calls):
             except (asyncio.CancelledError, GeneratorExit):
                 recovery.cancel("cancelled")
                 raise
-            assert recovery.outcome is not None
-            if recovery.outcome["o"] not in (AGREED, SHRUNK):
-                raise self._broken_by(self._failure_of(recovery, recovery.outcome))
-            return then(recovery.outcome)
+            outcome = recovery.outcome
+            assert outcome is not None
+            if outcome["o"] == SHRUNK and self._endpoint.rank not in outcome["members"]:
+                raise self._broken_by(self._left_behind(recovery, outcome))
+            if outcome["o"] not in (AGREED, SHRUNK):
+                raise self._broken_by(self._failure_of(recovery, outcome))
+            return then(outcome)
 
         return Posted(settled(), recovery.cancel, kind)
 
@@ -95,16 +98,6 @@ class Recoveries(Calls):
         """The group of those who go on."""
         scope, endpoint = self._scope, self._endpoint
         members, name = tuple(outcome["members"]), str(outcome["name"])
-        if endpoint.rank not in members:
-            ranks = tuple(scope.index[world] for world in members)
-            text = (
-                f"shrink of group {scope.label!r}: rank {scope.rank} was left behind, since it was silent for too long "
-                f"or could not be reached; group {name!r} of its ranks {ranks} went on without it. End this "
-                "process, or let it join again as a newcomer"
-            )
-            raise self._broken_by(
-                GroupBrokenError(text, group=scope.label, collective="shrink", cause=scope.broken, **scope.mine())
-            )
         if outcome["away"]:
             endpoint.failure.stands_still(scope, outcome["away"])
             away = [scope.index[world] for world in outcome["away"]]
@@ -114,6 +107,17 @@ class Recoveries(Calls):
         if lost is not None:  # it died before all of them knew that it goes on
             endpoint.failure.break_group(group._scope, endpoint.failure.loss(lost, group._scope, ""))
         return group
+
+    def _left_behind(self, recovery: Recovery, outcome: Outcome) -> GroupBrokenError:
+        scope, name = self._scope, str(outcome["name"])
+        ranks = tuple(scope.index[world] for world in outcome["members"])
+        text = (
+            f"{recovery.label} of group {scope.label!r}: rank {scope.rank} was left behind, since it was silent for "
+            f"too long or could not be reached; group {name!r} of its ranks {ranks} went on without it. End this "
+            "process, or let it join again as a newcomer"
+        )
+        where = {"group": scope.label, "collective": recovery.wish.kind, "cause": scope.broken, **scope.mine()}
+        return GroupBrokenError(text, **where)
 
     def _opened_by_shrink(self, id: int, members: tuple[int, ...], name: str) -> Group:
         raise NotImplementedError
