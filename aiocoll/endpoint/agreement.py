@@ -66,6 +66,8 @@ class Agreement:
             self._asked(peer, group, number, what, news)
         elif what == "came to":
             self._told(place, dict(news["outcome"]))
+        elif what == "left" and place in self._early:
+            self._early[place].pop(peer, None)
 
     def _asked(self, peer: int, group: int, number: int, what: str, news: dict[str, Any]) -> None:
         outcome = self._came_to.get((group, number)) or self._left_behind(group, peer)
@@ -76,6 +78,8 @@ class Agreement:
         elif what == "join":
             self._early.setdefault((group, number), {})[peer] = news
             bound(self._early, _REMEMBERED_MAX)
+        else:
+            self.tell(peer, group, number, k="alive")
 
     def _told(self, place: Place, outcome: Outcome) -> None:
         """The others came to something in a call that this rank has not made, or has ended for itself."""
