@@ -195,8 +195,8 @@ class Mailbox:
             self.taking[receive] = None
 
     def deliver(self, message: Message, receive: MessageReceive) -> None:
-        """All bytes are here."""
-        receive.value = message
+        """All bytes are here. They are the receiver's from now on, and its last reference to them is the last."""
+        receive.value, message.receive = message, None
         receive.message = None
         self.taking.pop(receive, None)
         receive.finish()
