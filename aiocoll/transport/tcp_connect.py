@@ -44,6 +44,11 @@ def listen(host: str, port: int = 0) -> socket.socket:
     return listener
 
 
+def _from(mine: str, theirs: str) -> str:
+    """A peer's address as it is reached from here: each host has its own name for the interface in a link-local one."""
+    return f"{theirs.partition('%')[0]}%{mine.partition('%')[2]}" if "%" in mine and "%" in theirs else theirs
+
+
 def unacknowledged(connection: socket.socket) -> int:
     """Bytes in the kernel's send queue that the other side has not acknowledged (0 where that cannot be asked)."""
     try:
@@ -107,8 +112,9 @@ class Dial:
 
     def start(self) -> None:
         host, port = self._world.addresses[self._peer]
+        mine = self._world.addresses[self._world.rank][0]
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+            found = socket.getaddrinfo(_from(mine, host), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
             self._socket = socket.socket(found[0], socket.SOCK_STREAM)
             self._socket.setblocking(False)
             tune(self._socket, self._world.lost_seconds)

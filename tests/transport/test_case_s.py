@@ -118,7 +118,7 @@ async def test_s3_a_receiver_that_raises_ends_its_link_and_no_other(
 
 @pytest.mark.parametrize("fabric", ["tcp", "shm"])
 def test_f7_a_receive_that_is_cancelled_in_the_middle_loses_no_byte(fabric: str) -> None:
-    """At every turn of the loop while eight MiB come: the next receive gets the whole message, and the next the next."""
+    """At every turn of the loop while eight MiB come: the next receive gets all of it, and the one after the next."""
     count = MIB
 
     def sent(turn: int) -> Any:
