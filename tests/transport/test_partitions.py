@@ -110,7 +110,7 @@ def stays_broken(job: Job) -> None:
     assert job.end() == [0] * len(job.places)
 
 
-def test_a_network_that_fails_is_noticed_in_time_by_both_sides(job_of: Callable[[str, list[int]], Job]) -> None:
+def test_j2_a_network_that_fails_is_noticed_in_time_by_both_sides(job_of: Callable[[str, list[int]], Job]) -> None:
     """Side by side, since each takes its ten seconds: a pulled cable, loss both ways and one way, and a route that goes
     nowhere, with traffic and without."""
     jobs = {
