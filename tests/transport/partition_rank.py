@@ -43,6 +43,20 @@ async def busy(group: aiocoll.Group) -> None:
         assert ((await group.all_reduce(mine(group.rank, turn))) == total).all()
 
 
+shrinking = busy
+
+
+async def shrunk(group: aiocoll.Group) -> aiocoll.Group | None:
+    """The group of those who are left, on the side that may go on."""
+    try:
+        smaller = await group.shrink(timeout=8)
+    except GroupBrokenError as error:
+        say(**told(error))
+        return None
+    say(ranks=smaller.ranks, sum=float(await smaller.all_reduce(group.rank + 1)))
+    return smaller
+
+
 async def quiet(group: aiocoll.Group) -> None:
     """No traffic at all: a receive of what nobody sends."""
     await group.recv(timeout=float("inf"))
@@ -82,12 +96,16 @@ async def main(rank: int, size: int, url: str, secret: str, work: str) -> None:
             say(well=True)
         except FAILURES as error:
             say(when=time.monotonic(), **told(error))
+            smaller = await shrunk(group) if work == "shrinking" else None
             if work != "computing" and await asyncio.to_thread(sys.stdin.readline):  # the network is there again
                 try:
                     await group.barrier(timeout=5)
                     say(well=True)
                 except FAILURES as later:
                     say(**told(later), cause=told(later.cause))
+                if smaller is not None:
+                    say(sum=float(await smaller.all_reduce(rank + 1)))
+                    await smaller.close()
 
 
 asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
