@@ -38,10 +38,11 @@ class Agreement:
     def __repr__(self) -> str:
         return f"<Agreement: {len(self.under_way)} under way, {len(self._came_to)} remembered>"
 
-    def begin(self, scope: Scope, number: int, wish: Wish) -> Recovery:
-        """This rank makes the recovery call ``number`` of a group; it goes on by itself from here."""
+    def begin(self, scope: Scope, number: int, wish: Wish, refused: str = "") -> Recovery:
+        """This rank makes the recovery call ``number`` of a group, or refuses it; it goes on by itself from here."""
         place = (scope.id, number)
         recovery = Recovery(self, scope, number, wish, self._early.pop(place, {}))
+        recovery.cancelled = refused
         outcome = self._came_to.get(place)
         if outcome is None:
             outcome = self._left_behind(scope.id, self.endpoint.rank)

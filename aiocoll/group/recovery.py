@@ -73,7 +73,7 @@ class Recoveries(Calls):
         try:
             made = wish(self._seconds(timeout, kind))
         except Exception as error:  # this rank refuses its own arguments: nobody shall wait for it
-            agreement.begin(scope, scope.recoveries, Wish(kind, math.inf)).cancel(f"refused ({error})")
+            agreement.begin(scope, scope.recoveries, Wish(kind, math.inf), refused=f"refused ({error})")
             raise
         recovery = agreement.begin(scope, scope.recoveries, made)
 
