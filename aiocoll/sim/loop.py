@@ -13,6 +13,7 @@ import random
 import selectors
 from collections import deque
 from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
 from typing import Any
 
 from ..errors import DeadlockError
@@ -35,9 +36,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.steps = 0
         self.before_step: dict[int, Callable[[], None]] = {}
         """Called before each step of a rank, by rank; it may hold the rank, and the step waits."""
-        super().__init__(_Clock(self))
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._set = 0
+        super().__init__(selectors.SelectSelector())  # which nobody asks
         self._ready = self._drawn = _Drawn(self)
-        self._set(0.0)
 
     def __repr__(self) -> str:
         return f"<SimLoop t={self.now:g} steps={self.steps} ready={len(self._ready)}>"
@@ -46,20 +48,40 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Simulated seconds since the start."""
         return self.now
 
-    def _set(self, now: float) -> None:
-        self.now = now
-        # asyncio fires the timers before now + resolution; virtual time is exact, so that is those up to now.
-        self._clock_resolution = math.ulp(now)
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Timers of one time fire in the order in which they were set; `asyncio` leaves that open."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._set += 1
+        heappush(self._timers, (when, self._set, timer))
+        return timer
 
-    def advance(self, timeout: float | None) -> None:
-        """Nothing is ready: jump to the next timer, or find that there is none."""
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        if timeout is not None and scheduled and scheduled[0].when() < math.inf:
-            self._set(max(self.now, scheduled[0].when()))
+    def _run_once(self) -> None:
+        """One round, as `asyncio` has it: the timers that are due, then what is ready by now."""
+        drawn, timers = self._drawn, self._timers
+        if not drawn and not self._stopping:  # type: ignore[attr-defined]
+            self._advance()
+        while timers and timers[0][0] <= self.now:
+            timer: Any = heappop(timers)[2]
+            if not timer._cancelled:
+                drawn.append(timer)
+        for _ in range(len(drawn)):
+            handle: Any = drawn.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _advance(self) -> None:
+        """Nothing is ready: jumps to the next timer, or finds that there is none."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        if timers and timers[0][0] < math.inf:
+            self.now = max(self.now, timers[0][0])
             return
         if self.on_deadlock is not None:
             self.on_deadlock()
-        if not self._ready:
+        if not self._drawn:
             raise DeadlockError(f"at t={self.now:g} s every rank waits and nothing can happen any more")
 
     def hold(self, rank: int) -> None:
@@ -87,19 +109,6 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def _close_self_pipe(self) -> None:
         """There is none."""
-
-
-class _Clock(selectors.SelectSelector):
-    """Stands where the operating system's wait would be."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout > 0:
-            self._loop.advance(timeout)
-        return []
 
 
 class _Drawn(deque[asyncio.Handle]):
@@ -142,10 +151,11 @@ class _Drawn(deque[asyncio.Handle]):
         waiting = self._waiting
         if not waiting:  # those that had something to do when the round began are held since
             return self._nothing
-        place = int(self._loop.random.random() * len(waiting))
+        loop = self._loop
+        place = int(loop.random.random() * len(waiting)) if len(waiting) > 1 else 0
         rank = waiting[place]
-        if rank in self._loop.before_step:
-            self._loop.before_step[rank]()
+        if rank in loop.before_step:
+            loop.before_step[rank]()
             if rank in self._held:
                 return self._nothing
             place = waiting.index(rank)
@@ -155,7 +165,7 @@ class _Drawn(deque[asyncio.Handle]):
             waiting[place] = waiting[-1]
             waiting.pop()
         self._count -= 1
-        self._loop.steps += 1
+        loop.steps += 1
         return handle
 
     def hold(self, rank: int) -> None:

@@ -70,9 +70,8 @@ class Network:
             observe.emit("sent", transport="sim", rank=src, peer=dst, nbytes=nbytes, at=now)
         if src == dst:
             return now
-        if self.slow:
-            return now + self._slowed(src, dst, self._arrival(src, dst, nbytes, now) - now, now)
-        return self._arrival(src, dst, nbytes, now)
+        done = self._book(src, dst, nbytes, now)
+        return now + self._slowed(src, dst, done - now, now) if self.slow else done
 
     def _slowed(self, src: int, dst: int, seconds: float, now: float) -> float:
         for link in self.slow:
@@ -80,24 +79,18 @@ class Network:
                 seconds = seconds * link.factor + link.latency
         return seconds
 
-    def _arrival(self, src: int, dst: int, nbytes: int, now: float) -> float:
-        assert self.hosts is not None
-        here, there = self.hosts[src], self.hosts[dst]
-        if here == there:
-            local = self.latency if self.local_latency is None else self.local_latency
-            speed = self.bandwidth if self.local_bandwidth is None else self.local_bandwidth
-            # Memory has no card to queue for, but one pair of ranks shares one path.
-            return self._book((src, dst), (src, dst), nbytes / speed, local, now)
-        return self._book((here, -1), (there, -1), nbytes / self.bandwidth, self.latency, now)
-
-    def _book(
-        self, leaving: tuple[int, int], arriving: tuple[int, int], busy: float, latency: float, now: float
-    ) -> float:
+    def _book(self, src: int, dst: int, nbytes: int, now: float) -> float:
+        here, there = self.hosts[src], self.hosts[dst]  # type: ignore[index]
+        leaving, arriving, latency, speed = (here, -1), (there, -1), self.latency, self.bandwidth
+        if here == there:  # memory has no card to queue for, but one pair of ranks shares one path
+            leaving = arriving = (src, dst)
+            latency = latency if self.local_latency is None else self.local_latency
+            speed = speed if self.local_bandwidth is None else self.local_bandwidth
+        busy = nbytes / speed
         begin = max(now, self._leaving.get(leaving, 0.0))
         self._leaving[leaving] = begin + busy
         first = begin + latency + (self.generator.random() * self.jitter if self.jitter else 0.0)
-        done = max(first, self._arriving.get(arriving, 0.0)) + busy
-        self._arriving[arriving] = done
+        done = self._arriving[arriving] = max(first, self._arriving.get(arriving, 0.0)) + busy
         return done
 
 

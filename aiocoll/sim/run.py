@@ -89,9 +89,11 @@ class Simulation:
         self.network = Network(size, generator=random.Random(f"network {seed}"), **network)
         self.now, self.steps = 0.0, 0
         self.endpoints: dict[int, Endpoint] = {}
-        self._switch = Switch(delay=self._delay if self.faults else self.network.delay)
+        self._switch = Switch()
         self._trouble = Trouble(self.faults, self.network, self._switch, lost_seconds, seed)
+        self._switch.delay = self._delay if self._trouble.watches_frames else self.network.delay
         self._ranks: Ranks | None = None
+        self._groups: list[Group] = []
 
     def __repr__(self) -> str:
         return f"<Simulation of {self.size} ranks, seed {self.seed}, t={self.now:g} s, {self.steps} steps>"
@@ -120,7 +122,21 @@ class Simulation:
             self.now, self.steps = loop.now, loop.steps
             for endpoint in self.endpoints.values():
                 endpoint.close()
+            self._groups.clear()  # not before: those that never closed it would say so
             loop.close()
+
+    def dissolve(self) -> None:
+        """Cuts what refers to itself in circles, so that nothing of a run that is over waits for the collector: for
+        those who make very many."""
+        for endpoint in self.endpoints.values():
+            endpoint.close()
+            endpoint.transport.made.clear()  # type: ignore[attr-defined]
+            for part in (endpoint.failure, endpoint.inbox, endpoint):
+                vars(part).clear()
+            endpoint.closed = True
+        self.endpoints.clear()
+        if self._ranks is not None:
+            self._ranks.tasks.clear()
 
     async def _all(self, ranks: Ranks, main: Main, loop: SimLoop) -> None:
         hosts = self.network.hosts
@@ -128,7 +144,7 @@ class Simulation:
         members = tuple(
             Member(each, f"host{on}", 10_000 + each, f"host{on}", f"memory{on}") for each, on in enumerate(hosts)
         )
-        groups = []  # all have met before anybody runs
+        groups = self._groups  # all have met before anybody runs
         for rank in range(self.size):
             context = contextvars.copy_context()
             context.run(rank_running.set, rank)

@@ -52,6 +52,11 @@ class Trouble:
                 elif fault.steps is not None:
                     self._steps.setdefault(fault.rank, []).append((fault.steps, fault))
 
+    @property
+    def watches_frames(self) -> bool:
+        """Whether any fault depends on frames, or concerns them."""
+        return bool(self._frames) or any(isinstance(fault, Partition | OneWay) for fault in self.faults)
+
     def __repr__(self) -> str:
         return f"<Trouble: {len(self.faults)} faults, struck {self.struck}, {len(self._cuts)} directions cut>"
 

@@ -48,7 +48,7 @@ class Switch:
         """A frame of ``src`` for ``dst`` that has waited goes its way."""
         sender, target = self.ports.get(src), self.ports.get(dst)
         if sender is not None and target is not None:
-            sender.travel(target, nbytes)
+            sender.travel(target, target._met(src), nbytes)
 
 
 class InprocLink:
@@ -185,16 +185,17 @@ class InprocTransport:
 
     def carry(self, target: InprocTransport, nbytes: int, arriving: _Frame) -> None:
         """Brings a frame of this rank to ``target``, after the network's delay."""
-        target._met(self.rank)._queue.append(arriving)  # it arrives, also when its sender has ended meanwhile
-        self.travel(target, nbytes)
-
-    def travel(self, target: InprocTransport, nbytes: int) -> None:
-        """The next frame in the queue of ``target``'s link is on its way."""
         far = target._met(self.rank)
-        if self.switch.delay is None:
+        far._queue.append(arriving)  # it arrives, also when its sender has ended meanwhile
+        self.travel(target, far, nbytes)
+
+    def travel(self, target: InprocTransport, far: InprocLink, nbytes: int) -> None:
+        """The next frame in the queue of ``target``'s link to this rank is on its way."""
+        delay = self.switch.delay
+        if delay is None:
             self.loop.call_soon(far._deliver, context=target.context)
             return
-        when = self.switch.delay(self.rank, target.rank, nbytes, self.loop.time())
+        when = delay(self.rank, target.rank, nbytes, self.loop.time())
         if when < math.inf:
             self.loop.call_at(when, far._deliver, context=target.context)
 

@@ -1,0 +1,215 @@
+"""Plays one case, and says what is wrong with what came of it.
+
+Rule: a finding names the rank, what it got and what it should have got; no finding means that the case is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from ...errors import AiocollError, GroupBrokenError
+from ...group import Group
+from ...sim import Cancel, Crash, Fault, Freeze, Simulation
+from .calls import call_programs
+from .case import DEADLINE, LATENCY, Case
+from .programs import Array, Part, Program, algorithm_programs
+from .verdict import Story, judge
+
+_POISON: Final = 77
+_LINGER: Final = 4 * DEADLINE
+"""Until when those that do not leave at once stay, in seconds after the start."""
+
+
+@lru_cache(1)
+def programs() -> dict[str, Program]:
+    """All programs by name."""
+    return algorithm_programs() | call_programs()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How long a program takes without faults: seconds, and frames and steps by rank."""
+
+    seconds: float
+    frames: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@lru_cache(65536)
+def profile(program: str, size: int) -> Profile:
+    """A run without faults, with every instant's range; it must be right."""
+    case = Case(program, size, 0, "crash", "at", 2 * _LINGER, 0)
+    performance = _Performance(case)
+    steps = [0] * size
+
+    def count(rank: int) -> None:
+        steps[rank] += 1
+
+    performance.on_loop = lambda loop: loop.before_step.update(
+        {rank: lambda rank=rank: count(rank) for rank in range(size)}
+    )
+    findings = performance.play()
+    if findings:
+        raise AssertionError(f"{case} is wrong without any fault: {findings}")
+    seconds = max(story.ended for story in performance.stories)
+    return Profile(seconds, tuple(each.frames for each in performance.simulation.sent), tuple(steps))
+
+
+def play(case: Case) -> list[str]:
+    """What is wrong with the case; empty: nothing."""
+    return _Performance(case).play()
+
+
+class _Performance:
+    """One run of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.program = case, programs()[case.program]
+        self.stories = [Story(rank) for rank in range(case.size)]
+        self.simulation = Simulation(
+            case.size, seed=case.seed, faults=self._fault(), settings=case.settings, timeout=DEADLINE, goodbye=False,
+            latency=LATENCY, jitter=case.jitter, hosts=case.hosts,
+        )  # fmt: skip
+        self.on_loop: Any = None
+
+    def _fault(self) -> Fault:
+        case = self.case
+        when: dict[str, Any] = {case.kind: case.instant if case.kind == "at" else int(case.instant)}
+        if case.fault == "crash":
+            return Crash(case.victim, **when)
+        if case.fault == "cancel":
+            return Cancel(case.victim, **when)
+        return Freeze(case.victim, **when, until=math.inf if case.thaws is None else case.thaws)
+
+    def play(self) -> list[str]:
+        try:
+            self.simulation.run(self._main)
+        except Exception as error:  # an assertion, a deadlock, or what no rank should have raised
+            return [f"the run ended with {type(error).__name__}: {error}"]
+        struck = self.simulation.struck.get(self.case.victim)
+        findings = [*judge(self.case, self.program, self.stories, struck), *self._late_bytes()]
+        for story in self.stories:
+            _forget_where(story.error)
+        self.simulation.dissolve()
+        return findings
+
+    async def _main(self, group: Group) -> None:
+        story = self.stories[group.rank]
+        loop = asyncio.get_running_loop()
+        if self.on_loop is not None and group.rank == 0:
+            self.on_loop(loop)
+        try:
+            if self.case.leaves:
+                async with group:
+                    await self._turns(group, story, loop)
+            else:
+                await self._turns(group, story, loop)
+        except (AiocollError, asyncio.CancelledError) as error:
+            if error is not story.error:
+                raise
+        if not self.case.leaves:
+            await self._stay(group, story, loop)
+
+    async def _turns(self, group: Group, story: Story, loop: asyncio.AbstractEventLoop) -> None:
+        size, variant = self.case.size, self.case.variant
+        for turn in range(self.program.turns):
+            part = self.program.prepare(size, group.rank, turn, variant)
+            await self._turn(group, story, part, loop)
+        await self._turn(group, story, Part(lambda group: group.barrier(), lambda _: True), loop)
+        story.through = True
+        story.ended = loop.time()
+
+    async def _turn(self, group: Group, story: Story, part: Part, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            story.begun.append((loop.time(), group._scope.next_call - (part.stop is not None)))
+            try:
+                result = await part.call(group)
+            except (AiocollError, asyncio.CancelledError) as error:
+                if part.stop is not None:
+                    if isinstance(error, asyncio.CancelledError) and self.case.fault == "cancel":
+                        continue  # nothing is broken, and what came meanwhile is still there
+                    await part.stop()
+                story.error, story.ended = error, loop.time()
+                story.outs = part.outs
+                for out in part.outs:
+                    out.fill(_POISON)
+                raise
+            if not part.check(result):
+                story.wrong.append(f"turn {len(story.begun) - 1} gave a wrong result")
+            return
+
+    async def _stay(self, group: Group, story: Story, loop: asyncio.AbstractEventLoop) -> None:
+        """Keeps the world open until all is over, so that what comes late comes somewhere."""
+        try:
+            if group.broken is not None and self.case.seed % 3 == 0 and not self.program.nested:
+                await self._later(group, story)
+            await asyncio.sleep(max(0.0, _LINGER - loop.time()))
+        except asyncio.CancelledError:
+            if self.case.fault != "cancel":  # a cancel that came when all was over
+                raise
+        endpoint = group._endpoint
+        left = [name for name, what in (
+            ("operations that wait", endpoint.parked), ("calls", group._scope.calls),
+            ("receives", endpoint.inbox.expected), ("offers", endpoint.inbox.offers),
+        ) if what]  # fmt: skip
+        if left:
+            story.wrong.append(f"it was left with {', '.join(left)}")
+
+    async def _later(self, group: Group, story: Story) -> None:
+        """One more call after the failure."""
+        broken = group.broken
+        try:
+            await group.barrier()
+        except AiocollError as error:
+            if broken is None or not isinstance(error, GroupBrokenError) or error.cause is not broken:
+                story.wrong.append(f"a later call raised {error!r}, with the group broken by {broken!r}")
+        else:
+            story.wrong.append("a later call went through")
+
+    def _late_bytes(self) -> list[str]:
+        return [
+            f"rank {story.rank}: memory was written after {story.error!r}"
+            for story in self.stories
+            for out in story.outs
+            if not _still_poisoned(out)
+        ]
+
+
+def _forget_where(error: BaseException | None) -> None:
+    """Drops the tracebacks, whose frames hold everything."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = None
+        error.__context__ = None
+        error = error.__cause__
+
+
+def _still_poisoned(out: Array) -> bool:
+    return bool((out == out.dtype.type(_POISON)).all())
+
+
+@contextmanager
+def collecting_now_and_then() -> Iterator[None]:
+    """What garbage many short runs leave is collected by `gc.collect` only: to look for it all the time costs more."""
+    was = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was:
+            gc.enable()
+        gc.collect()
+
+
+__all__ = ["Profile", "collecting_now_and_then", "play", "profile", "programs"]

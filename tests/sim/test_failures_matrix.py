@@ -1,0 +1,127 @@
+"""Every algorithm and kind of call x sizes 2 to 9 x every victim x many instants x crash, freeze and cancel.
+
+The rule: each survivor is right, or raises the right error about the right rank in time, and nothing is written after
+it. What is wrong is printed with the command that replays it. `scripts/soak.py` plays as many more as one likes.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+
+from aiocoll.algorithms import registry
+from aiocoll.endpoint.channel import Call
+from aiocoll.endpoint.failure import Failure
+from aiocoll.endpoint.operations import Receive
+from aiocoll.errors import PeerLostError, UsageError
+from aiocoll.sim.ranks import CRASHED
+from aiocoll.testing.matrix import FAULTS, SIZES, Case, cells, collecting_now_and_then, drawn, play, programs, sample
+
+SHARDS = 20
+CASES = 5_100
+"""In each shard: more than 100,000 in all."""
+QUICK = 500
+
+
+def check(cases: list[Case]) -> None:
+    """All of them are right."""
+    wrong = []
+    with collecting_now_and_then():
+        for number, case in enumerate(cases):
+            if number % 200 == 0:
+                gc.collect()
+            findings = play(case)
+            if findings:
+                wrong.append(f"python scripts/soak.py --replay '{case}'\n    " + "\n    ".join(findings))
+    assert not wrong, f"{len(wrong)} of {len(cases)} cases are wrong:\n" + "\n".join(wrong[:10])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_whoever_fails_at_any_instant_the_others_are_right_or_told(shard: int) -> None:
+    check(list(sample(cells(), CASES, 0, shard * CASES)))
+
+
+def test_some_of_them_in_little_time() -> None:
+    check(list(sample(cells(), QUICK, 1)))
+
+
+def test_every_algorithm_size_victim_and_fault_is_in_the_sample() -> None:
+    assert {f"{name}:{each}" for name, algorithms in registry().items() for each in algorithms} <= set(programs())
+    counted: Counter[tuple[str, int, int, str]] = Counter()
+    counted.update((c.program, c.size, c.victim, c.fault) for c, _ in drawn(cells(), SHARDS * CASES, 0))
+    assert sum(counted.values()) == SHARDS * CASES > 100_000
+    for name, program in programs().items():
+        for size in filter(program.serves, SIZES):
+            for victim in range(size):
+                for fault in set(FAULTS) & set(program.faults):
+                    assert counted[name, size, victim, fault] >= 5, (name, size, victim, fault)
+
+
+def test_a_case_is_a_line_and_plays_alike_each_time() -> None:
+    for case in sample(cells(), 50, 4711):
+        assert Case.parse(str(case)) == case
+    for line in ("all_reduce:ring", "all_reduce:ring size=3 victim=1 burn at=1 seed=4", ""):
+        with pytest.raises(UsageError, match="is no case"):
+            Case.parse(line)
+
+
+# ------------------------------------------------------------------------- what is wrong is found
+
+
+def found(only: str, fault: str, *, number: int = 60) -> str:
+    """What the matrix says now."""
+    return "\n".join("\n".join(play(case)) for case in sample(cells((3, 5), (fault,), only), number, 1))
+
+
+def test_bytes_that_land_after_an_error_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keeps_its_memory(call: Call, error: BaseException) -> None:
+        if call.error is None:
+            call.error = error
+            for operation in [each for each in call.endpoint.parked if each.call is call]:
+                operation.finish(error)
+
+    monkeypatch.setattr(Call, "fail", keeps_its_memory)
+    monkeypatch.setattr(Receive, "detach", lambda receive: None)
+    monkeypatch.setattr(Failure, "tell_again", lambda *anything: None)
+    monkeypatch.setattr("aiocoll.endpoint.inbox.Inbox.unwanted", lambda *anything: False)
+    assert "memory was written after" in found("all_gather:full_mesh", "cancel", number=300)
+
+
+def test_news_that_does_not_travel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = Failure.tell
+
+    def silent(failure: Failure, peer: int, group: int, call: int, news: dict[str, object]) -> None:
+        if news.get("t") != "broken":
+            tell(failure, peer, group, call, news)
+
+    monkeypatch.setattr(Failure, "tell", silent)
+    assert "s after the cancel" in found("all_reduce:ring", "cancel")
+
+
+def test_an_error_about_another_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = Failure.loss
+
+    def somebody_else(*arguments: object, **more: object) -> PeerLostError:
+        error = loss(*arguments, **more)  # type: ignore[arg-type]
+        error.rank = error.world_rank = 0
+        return error
+
+    monkeypatch.setattr(Failure, "loss", somebody_else)
+    assert "and not PeerLostError of rank" in found("barrier:dissemination", "crash")
+
+
+def test_a_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = programs()["barrier:full_mesh"]
+    wrong = program.prepare(3, 0, 0, 0)
+    wrong.check = lambda result: False
+    monkeypatch.setitem(programs(), "barrier:full_mesh", type(program)("wrong", lambda *anything: wrong))
+    line = "barrier:full_mesh size=3 victim=1 crash at=1000.0 seed=0"
+    assert "gave a wrong result" in "\n".join(play(Case.parse(line)))
+
+
+def test_crashed_is_what_it_says() -> None:
+    assert repr(CRASHED) == "CRASHED"
