@@ -67,7 +67,7 @@ class Group(Reductions, Messages, Recoveries, Growing):
         """``owner``: the group keeps ``connection`` open until it is closed."""
         self._endpoint, self._scope, self._settings = endpoint, scope, settings
         self._connection, self._owner, self._followed, self._pid = connection, False, False, os.getpid()
-        self._counts, self._plans, self._kinds = {}, {}, {}
+        self._counts, self._plans, self._kinds, self._talks = {}, {}, {}, []
         self._forks = Forks.count
         self._subgroups: dict[Any, int] = {} if subgroups is None else subgroups
         self._root = 0
@@ -239,6 +239,8 @@ class Group(Reductions, Messages, Recoveries, Growing):
         if scope.closed or os.getpid() != self._pid:
             return
         await self._let_sends_leave()
+        for talk in self._talks:
+            talk._abandon()
         self._endpoint.failure.close_scope(scope)
         self._endpoint.leave(scope)
         if self._owner and self._connection is not None:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..endpoint import Channel
 from ..endpoint.news import renewed
-from ..errors import AiocollError, GroupBrokenError, RendezvousError, UsageError
+from ..endpoint.outcome import Wish
+from ..errors import AiocollError, GroupBrokenError, MismatchError, RendezvousError, UsageError
 from .calls import Calls, identifier
 from .ownership import successor
 from .posted import Posted, Turn
@@ -88,9 +89,7 @@ class Admission(Protocol):
 class Growing(Calls):
     """See API: grow."""
 
-    rank: int
-    size: int
-    ranks: tuple[int, ...]
+    _talks: list[Group]
 
     def grow(self, n: int | None = None, *, timeout: float | None = None, wait: float = 0.0) -> Posted[Group]:
         """The larger group: the members in their order, then newcomers that wait (``connect(join=True)``, or
@@ -122,24 +121,41 @@ class Growing(Calls):
     async def _grown(
         self, begun: Posted[Any], turn: Turn, n: int | None, timeout: float | None, wait: float
     ) -> Group:
-        await begun
-        seconds = self._seconds(timeout, "grow")
-        name = successor(self.name)
-        private = self._open(identifier("grow", self._scope.id, turn.number), self._scope.ranks, name)
+        if turn.number < 0:
+            await begun  # says why the call could not be made
+        id = identifier("grow", self._scope.id, turn.number)
+        talk = self._open(id, self._scope.ranks, successor(self.name))
+        talk._followed = True  # nobody else knows of it, or misses it
+        await self._all_begin(begun, talk)
         try:
-            growth = Growth(private, self._admission(), n, wait, seconds)
+            growth = Growth(talk, self._admission(), n, wait, self._seconds(timeout, "grow"))
             group = await growth.run()
         except RendezvousError:
+            talk._abandon()
             raise  # the same on all members, and nobody's fault here
         except AiocollError as error:
+            self._talks.append(talk)
             raise self._failed_to_grow(turn, error) from error
         except BaseException as error:
-            self._gave_up(turn, private, error)
+            self._talks.append(talk)
+            self._gave_up(turn, talk, error)
             raise
-        finally:
-            if not private.closed and not private._owner:
-                private._abandon()
+        if talk is not group:
+            talk._abandon()
+        group._followed = False
         return self._followed_by(group)
+
+    async def _all_begin(self, begun: Posted[Any], talk: Group) -> None:
+        """Returns once all members have called; raises where they will not."""
+        try:
+            await begun
+        except (UsageError, MismatchError):
+            talk._abandon()
+            raise
+        except BaseException:  # some may have come further, and shall not wait for this rank
+            veto(talk, self.timeout)
+            self._talks.append(talk)
+            raise
 
     def _failed_to_grow(self, turn: Turn, error: AiocollError) -> AiocollError:
         """What broke the members' talk breaks this group; a death has done so already."""
@@ -172,6 +188,15 @@ class Growing(Calls):
         raise NotImplementedError
 
 
+def veto(talk: Group, seconds: float) -> None:
+    """This rank's No to what the members of ``talk`` agree on, or will; nobody here waits for what comes of it."""
+    scope = talk._scope
+    scope.recoveries += 1
+    if not (scope.closed or talk._endpoint.closed):
+        wish = Wish("agree", seconds, value=False)
+        talk._endpoint.failure.agreement.begin(scope, scope.recoveries, wish)
+
+
 class Growth:
     """One grow on one rank; ``talk`` is a twin of the group that only this grow knows."""
 
@@ -189,37 +214,34 @@ class Growth:
         since some may hear of a death when others are through."""
         talk = self._talk
         while True:
-            plan: Plan = {}
             opened, reason = None, ""
             try:
                 try:
                     plan = await self._plan()
                     if plan.get("guests"):
                         opened, reason = await self._attempt(plan)
+                    agreed = await talk.agree(not reason, timeout=self._left())
+                    if not agreed:
+                        await self._failed(plan, opened, reason)
                 except BaseException as error:
-                    await self._withdraw(error)
+                    self._withdraw(error)
                     raise
-                if await talk.agree(not reason, timeout=self._left()):
+                if agreed:
                     group = await self._concluded(plan, opened)
                     opened = None
                     return group
-                await self._failed(plan, opened, reason)
             finally:
                 if opened is not None:
                     await opened.discard()
 
-    async def _withdraw(self, error: BaseException) -> None:
+    def _withdraw(self, error: BaseException) -> None:
         """This rank is out of it: those who would agree shall not wait for it."""
         talk = self._talk
-        if not isinstance(error, Exception):
-            talk.agree(False).close()
-            return
-        if talk.broken is None:
+        if talk.broken is None and isinstance(error, Exception):
             text = f"{talk._scope.me} failed in grow with {type(error).__name__}: {error}"
             broken = error if isinstance(error, AiocollError) else GroupBrokenError(text, **talk._scope.mine())
             talk._endpoint.failure.break_group(talk._scope, broken)
-        with contextlib.suppress(AiocollError):
-            await talk.agree(False, timeout=self._left())
+        veto(talk, self._left())
 
     async def _concluded(self, plan: Plan, opened: Opened | None) -> Group:
         """All members have come here with the same plan."""
@@ -232,9 +254,8 @@ class Growth:
             talk._own()
             return talk
         await self._herald(opened, plan, True)
-        group = opened.group(talk.name, talk.timeout, tuple(range(talk.size, talk.size + len(plan["guests"]))))
         await self._settled(plan, [])
-        return group
+        return opened.group(talk.name, talk.timeout, tuple(range(talk.size, talk.size + len(plan["guests"]))))
 
     async def _failed(self, plan: Plan, opened: Opened | None, reason: str) -> None:
         """Some member has failed; raises where that is because the members are not what they were."""

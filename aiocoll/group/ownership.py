@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import re
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ..endpoint import Endpoint
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .growing import Admission
 
 Shut = Callable[[], Awaitable[None]]
+_PILED_UP_MAX: Final = 2
+"""Where more connections than these are open and one more comes, the collector is asked about them first."""
 
 
 class Lineage:
@@ -46,6 +49,10 @@ class Lineage:
 
     def opened(self, connection: Connection) -> None:
         """One more connection."""
+        if self._open > _PILED_UP_MAX:
+            # Whoever drops a group after an error leaves it to the collector, since the error's frames hold it; and
+            # the collector knows nothing of descriptors and shared memory.
+            gc.collect()
         self._open += 1
         self._connections[next(self._count)] = connection
 
