@@ -51,7 +51,8 @@ class Call:
 
     __slots__ = (
         "_deadline", "_label", "began", "borrowed", "compared", "description", "endpoint", "error", "greeting",
-        "looked", "number", "ready", "received", "result", "scope", "sendings", "sent", "stamps", "timeout", "wanted",
+        "looked", "number", "ready", "received", "result", "said", "scope", "sendings", "sent", "stamps", "timeout",
+        "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,8 @@ class Call:
         self._label = label
         """Without a number for calls that are used again."""
         self.description, self.greeting = description, greeting_of(description)
+        self.said = (scope.id, label, description)
+        """What the flight recorder keeps of it, beside its number."""
         self.timeout = timeout
         self._deadline = self.began = 0.0
         self.error: BaseException | None = None

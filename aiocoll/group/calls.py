@@ -22,7 +22,7 @@ from ..endpoint.channel import Call
 from ..endpoint.news import consequence, renewed
 from ..endpoint.scope import NAMED
 from ..errors import AiocollError, NotInitializedError, SerializationError, UsageError
-from ..observe.flight import CALL, ENDED, ERROR, words
+from ..observe.flight import ERROR, Entry, words
 from ..ops import Op
 from ..transport.shm.transport import CALLS_PER_TURN
 from ..tuning import choose
@@ -217,7 +217,8 @@ class Calls:
             self._may_begin(call)
         scope.calls[call.number] = call
         flight = endpoint.flight
-        fact = [CALL, flight.clock(), None, scope.id, call._label, call.number, call.description, None]
+        clock = flight.clock
+        fact: Entry = [clock(), None, None, call.number, call.said]
         flight.record(fact)
         if observe.active:
             observe.emit("call", group=self.name, rank=scope.rank, call=call.label, description=call.description)
@@ -239,7 +240,7 @@ class Calls:
             raise
         finally:
             call.over()
-            fact[ENDED] = flight.clock()
+            fact[1] = clock()
             if observe.active:
                 ended = repr(call.error) if call.error is not None else None
                 observe.emit("called", group=self.name, rank=scope.rank, call=call.label, error=ended)

@@ -15,14 +15,14 @@ FACTS_MAX: Final = 1000
 TEXT_CHARS_MAX: Final = 2000
 _GROUPS_MAX: Final = 1000
 
-CALL: Final = "call"
-"""[CALL, began, ended or None, group id, label, number, description, error or None]"""
-MESSAGE: Final = "message"
-"""[MESSAGE, made, ended or None, group id, method, peer (None: anyone), tag (None: any), error or None]"""
-ENDED: Final = 2
-ERROR: Final = 7
+ENDED: Final = 1
+ERROR: Final = 2
 
 Entry = list[Any]
+"""A call or a message, told apart by their lengths, since every call makes one:
+[began, ended or None, error or None, number, (group id, label, description)], or
+[made, ended or None, error or None, group id, method, peer (None: anyone), tag (None: any)]."""
+_CALL_FIELDS: Final = 5
 
 
 class Flight:
@@ -31,7 +31,7 @@ class Flight:
     __slots__ = ("_kept", "clock", "groups", "record")
 
     def __init__(self, limit: int = FACTS_MAX, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kept: deque[Entry] = deque(maxlen=limit)
+        self._kept: deque[Entry | tuple[float, str, dict[str, Any]]] = deque(maxlen=limit)
         self.record: Callable[[Entry], None] = self._kept.append
         """Takes one entry; for those who cannot afford more than that."""
         self.clock = clock
@@ -49,7 +49,7 @@ class Flight:
 
     def message(self, group: int, what: str, peer: int | None, tag: int | None) -> Entry:
         """A message is sent or wanted from now on; `over` ends it."""
-        entry: Entry = [MESSAGE, self.clock(), None, group, what, peer, tag, None]
+        entry: Entry = [self.clock(), None, None, group, what, peer, tag]
         self.record(entry)
         return entry
 
@@ -61,29 +61,34 @@ class Flight:
 
     def note(self, kind: str, facts: dict[str, Any]) -> None:
         """Anything else that happened."""
-        self.record([kind, self.clock(), {name: _plain(value) for name, value in facts.items()}])
+        self._kept.append((self.clock(), kind, {name: _plain(value) for name, value in facts.items()}))
 
     def facts(self) -> list[dict[str, Any]]:
         """What is kept, oldest first, as plain data."""
-        return [self._fact(list(entry)) for entry in list(self._kept)]
+        return [self._fact(entry) for entry in list(self._kept)]
 
     def succeeded_since(self, when: float) -> bool:
         """Whether a call or a message has ended well since then."""
         return any(
-            entry[0] in (CALL, MESSAGE) and entry[ERROR] is None and entry[ENDED] is not None and entry[ENDED] > when
+            isinstance(entry, list) and entry[ERROR] is None and entry[ENDED] is not None and entry[ENDED] > when
             for entry in list(self._kept)
         )
 
-    def _fact(self, entry: Entry) -> dict[str, Any]:
-        kind, at = entry[:2]
-        if kind not in (CALL, MESSAGE):
-            return {"at": at, "kind": kind, **entry[2]}
-        fact = {"at": at, "kind": kind, "ended": entry[ENDED], "error": entry[ERROR]}
-        fact |= {"group": self.groups.get(entry[3], "?"), "group_id": f"{entry[3]:016x}"}
-        if kind == CALL:
-            return {**fact, "collective": entry[4].partition(" ")[0], "label": entry[4], "call": entry[5],
-                    "made": entry[6]}  # fmt: skip
-        return {**fact, "what": entry[4], "peer": entry[5], "tag": entry[6]}
+    def _fact(self, entry: Entry | tuple[float, str, dict[str, Any]]) -> dict[str, Any]:
+        if isinstance(entry, tuple):
+            at, kind, facts = entry
+            return {"at": at, "kind": kind, **facts}
+        at, ended, error = entry[:3]
+        if len(entry) == _CALL_FIELDS:
+            number, (group, label, made) = entry[3:]
+            what = {"collective": label.partition(" ")[0], "label": label, "call": number, "made": made}
+            kind = "call"
+        else:
+            group, method, peer, tag = entry[3:]
+            what = {"what": method, "peer": peer, "tag": tag}
+            kind = "message"
+        of = {"group": self.groups.get(group, "?"), "group_id": f"{group:016x}"}
+        return {"at": at, "kind": kind, "ended": ended, "error": error, **of, **what}
 
 
 def words(error: BaseException) -> str:
@@ -99,4 +104,4 @@ def _plain(value: Any) -> Any:
     return words(value) if isinstance(value, BaseException) else str(value)[:TEXT_CHARS_MAX]
 
 
-__all__ = ["CALL", "ENDED", "ERROR", "FACTS_MAX", "MESSAGE", "Entry", "Flight", "words"]
+__all__ = ["ENDED", "ERROR", "FACTS_MAX", "Entry", "Flight", "words"]

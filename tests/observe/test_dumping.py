@@ -14,7 +14,7 @@ import pytest
 
 from aiocoll.observe import dumping
 from aiocoll.observe.dumping import Source
-from aiocoll.observe.flight import CALL, FACTS_MAX, Flight, words
+from aiocoll.observe.flight import FACTS_MAX, Flight, words
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_one_failure_is_one_dump_until_something_succeeds(source: Source, later:
     source.failed("what follows still", later.append)
     assert _why(source) == ["first"] and not later
     flight = source._flight
-    flight.record([CALL, flight.clock(), flight.clock(), 1, "barrier", 7, "barrier", None])
+    flight.record([flight.clock(), flight.clock(), None, 7, (1, "barrier", "barrier")])
     source.failed("second", later.append)
     source.close()  # which writes what is left to write
     assert _why(source) == ["first", "second"]
@@ -91,7 +91,7 @@ def test_a_program_that_breaks_groups_for_ever_fills_no_disk(
     for each in range(10):
         source.failed(f"failure {each}", later.append)
         source.flush()
-        flight.record([CALL, flight.clock(), flight.clock(), 1, "barrier", each, "barrier", None])
+        flight.record([flight.clock(), flight.clock(), None, each, (1, "barrier", "barrier")])
     assert _why(source) == ["failure 0", "failure 1"]
 
 

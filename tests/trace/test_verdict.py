@@ -39,7 +39,7 @@ def test_the_first_divergence_names_both_sides() -> None:
                 await group.all_reduce(np.arange(3.0))
         return _dump(group)
 
-    lines = verdict(simulate(4, main))
+    lines = verdict(simulate(4, main, latency=1e-3))  # so that all have made the call when the news come
     (line,) = [line for line in lines if "divergence" in line]
     assert line.startswith("first divergence in group 'world': rank 2 called broadcast #41 [broadcast")
     assert " where ranks 0, 1, 3 called all_reduce #41 [all_reduce" in line
@@ -163,7 +163,7 @@ def test_files_text_and_show(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
             await (group.barrier() if group.rank == 1 else group.all_reduce(np.arange(2.0)))
         return _dump(group)
 
-    dumps = simulate(3, main)
+    dumps = simulate(3, main, latency=1e-3)
     for dump in dumps:
         path = write(str(tmp_path / "d"), f"rank{dump.rank}-pid{dump.pid}-1", dump.content)
         assert read(path).content == dump.content
