@@ -132,6 +132,7 @@ class Endpoint(Waiting):
         self.inline = False
         """True while a blocking driver steps the coroutines: verbs may spin, and nobody else needs the loop."""
         self.spin_seconds = 0.0
+        self.interrupted = False
         self.memory: ShmTransport | None = getattr(transport, "memory", None)
         """The links through shared memory, if there are any."""
         self.scopes: dict[int, Scope] = {}

@@ -36,6 +36,8 @@ class Waiting:
     transport: Transport
     settings: Settings
     inline: bool
+    interrupted: bool
+    """Whether somebody has to be let in, so that nobody may look for long."""
     spin_seconds: float
     memory: ShmTransport | None
     parked: set[Operation]
@@ -116,7 +118,7 @@ class Waiting:
             for other in pending():
                 if other is not link:
                     other.progress()
-            if operation.done or clock() >= until:
+            if operation.done or clock() >= until or self.interrupted:
                 break
             os.sched_yield()
         memory.looked(clock() - began)
@@ -134,7 +136,7 @@ class Waiting:
                         moved = other.progress() or moved
                 if moved:
                     until = clock() + self.spin_seconds
-            if clock() >= until:
+            if clock() >= until or self.interrupted:
                 return
             os.sched_yield()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import math
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from .. import observe
 from ..cpus import usable_cpus
 from ..errors import NotInitializedError, UsageError
 from ..observe import dumping
+from .interrupt import INTERRUPTS
 from .started import Started
 from .stepping import ABANDON_SECONDS_MAX, Continued, Make, T, abandon_task, as_task, coroutine_of, outcome, stop_loop
 from .work import Work
@@ -61,9 +63,11 @@ class Driver:
     def __init__(self, name: str) -> None:
         self.name = name
         self.loop = QuietLoop()
-        self._endpoints: list[Endpoint] = []
+        self.endpoints: list[Endpoint] = []
+        """Those whose coroutines it runs."""
         self._inline = True
         self._left = monotonic()
+        INTERRUPTS.guard(self)
         self._turn = threading.Lock()  # whoever holds it is inside the loop; the thread, once there is one, for ever
         self._moving = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -77,7 +81,7 @@ class Driver:
         are more ranks on this host than CPUs, so that spinning would take one from the rank waited for. Looking into
         memory is so cheap that it gives way after every look, and then it is worth it there, too: on two CPUs it made
         small calls of four ranks seven times as fast."""
-        self._endpoints = [each for each in self._endpoints if not each.closed and each is not endpoint] + [endpoint]
+        self.endpoints = [each for each in self.endpoints if not each.closed and each is not endpoint] + [endpoint]
         if self._inline:
             settings = endpoint.settings
             crowded = local_size > usable_cpus()
@@ -98,6 +102,7 @@ class Driver:
                 coroutine = coroutine_of(make())
                 parked_on = coroutine.send(None)
             except StopIteration as stop:
+                INTERRUPTS.arrive()
                 return stop.value  # type: ignore[no-any-return]
             finally:
                 _set_running_loop(None)
@@ -169,6 +174,15 @@ class Driver:
         return self._ending
 
     @property
+    def inline(self) -> bool:
+        """Does whoever calls run the loop? Not any more at the end."""
+        return self._inline
+
+    def listen_soon(self) -> None:
+        """The next call turns the loop before it does anything."""
+        self._left = -math.inf
+
+    @property
     def foreign(self) -> bool:
         """Is this a forked child of the process that made it?"""
         return os.getpid() != self._home
@@ -220,6 +234,7 @@ class Driver:
                     self._thread.join(ABANDON_SECONDS_MAX)
             elif not self.loop.is_running() and not self.loop.is_closed():
                 self._wind_up()
+        INTERRUPTS.release(self)
 
     # ------------------------------------------------------------------------------------------ inside
 
@@ -227,7 +242,7 @@ class Driver:
         """Hears the news of the time in which nobody ran the loop: who has died or broken the group since."""
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
-        for endpoint in self._endpoints:
+        for endpoint in self.endpoints:
             if endpoint.memory is not None and not endpoint.closed:
                 endpoint.memory.hear_news()
 
@@ -242,6 +257,7 @@ class Driver:
             abandon_task(task, loop)
             raise
         if task.done():
+            INTERRUPTS.arrive()
             return None
         ended = threading.Event()
         task.remove_done_callback(stop_loop)
@@ -257,7 +273,7 @@ class Driver:
             raise
 
     def _serve(self) -> None:
-        for endpoint in self._endpoints:
+        for endpoint in self.endpoints:
             endpoint.serve_loop()
         while not self._ending:  # a stop that was meant for the caller's thread may arrive here
             self.loop.run_forever()
@@ -275,10 +291,11 @@ class Driver:
                 self.loop.call_soon_threadsafe(self.loop.stop)
                 self._thread.join()
         dumping.put_back()
+        INTERRUPTS.release(self)
 
     def _wind_up(self) -> None:
         loop = self.loop
-        for endpoint in self._endpoints:
+        for endpoint in self.endpoints:
             endpoint.close()  # nothing where the group was closed
         loop.call_soon(loop.stop)
         loop.run_forever()  # what was begun in the last moment becomes a task
