@@ -64,6 +64,10 @@ class Settings:
     shm_cma: bool = True
     """Whether long payloads may be read straight out of a peer's private memory, where the kernel allows that."""
 
+    shm_fence: str = "auto"
+    """Who keeps order among what is written to shared memory: "auto" the processor where it does, else the kernel;
+    "kernel" always the latter, which is slower."""
+
     def contradictions(self, timeout: float) -> list[str]:
         """What was set and cannot show, since calls end after ``timeout`` seconds already."""
         default, found = Settings(), []
@@ -80,7 +84,7 @@ class Settings:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads AIOCOLL_TIMEOUT, _TRANSPORT, _ALGORITHM, _ALLOW_PICKLE, _JOIN, _HOST, _PROXY, _SPIN_US,
         _UNRECEIVED_BYTES, _SEGMENT_BYTES, _LOST_SECONDS, _RECOVERY_SECONDS, _STALL_SECONDS, _TRACE_DIR, and
-        _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS, _SHM_SPIN_US, _SHM_CMA."""
+        _SHM_CELL_BYTES (in whole pages), _SHM_CELLS, _SHM_SLOTS, _SHM_SECONDS, _SHM_SPIN_US, _SHM_CMA, _SHM_FENCE."""
         env = os.environ if environ is None else environ
         default = cls()
         return cls(
@@ -104,6 +108,7 @@ class Settings:
             shm_slots=int(_number(env, "AIOCOLL_SHM_SLOTS", default.shm_slots, least=2, most=1e6)),
             shm_seconds=_number(env, "AIOCOLL_SHM_SECONDS", default.shm_seconds),
             shm_cma=_flag(env, "AIOCOLL_SHM_CMA", default.shm_cma),
+            shm_fence=_one_of(env, "AIOCOLL_SHM_FENCE", ("auto", "kernel")),
         )
 
 
@@ -122,6 +127,13 @@ def _number(
     if value > most:
         raise UsageError(f"{name}={text!r}: a number of at most {most:g} is needed")
     return value
+
+
+def _one_of(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = env.get(name, "").strip().lower() or choices[0]
+    if text not in choices:
+        raise UsageError(f"{name}={text!r}: one of {', '.join(choices)} is needed")
+    return text
 
 
 def _pages(nbytes: float) -> int:

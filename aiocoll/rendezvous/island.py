@@ -16,6 +16,7 @@ from aiocoll.observe import emit
 from aiocoll.rendezvous.accord import agree
 from aiocoll.rendezvous.meeting import Meeting
 from aiocoll.transport.shm.door import Door, impossible, islands
+from aiocoll.transport.shm.order import disorder
 from aiocoll.transport.tcp_connect import TcpWorld
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Island:
         """What the others are told before they meet; nothing where this rank cannot share memory."""
         if self._transport == "tcp":
             return {}
-        self._doorless = impossible()
+        self._doorless = impossible() or disorder(self._settings.shm_fence)
         if not self._doorless:
             try:
                 self._door = Door()

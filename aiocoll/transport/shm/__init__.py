@@ -4,6 +4,7 @@
     meeting    how local ranks find one another, prove themselves and agree that they share memory
     slot       what lanes are made of
     outlane    frames into the lane to one peer; inlane: frames out of the lane from it; stamp: frames that come again
+    order      who keeps order among what is written: the processor, or the kernel; litmus: whether the kernel does
     link       an ordered pipe of frames to one local peer
     transport  all of them, and when this rank sleeps
     heap       arrays that live in shared memory, so that sending one passes a reference

@@ -10,7 +10,6 @@ import array
 import asyncio
 import contextlib
 import os
-import platform
 import secrets
 import socket
 import sys
@@ -28,8 +27,6 @@ _DATA_BYTES: Final = 4096
 _ANCILLARY_BYTES: Final = _FILES * array.array("i").itemsize + 16
 """What carries so many descriptors: CMSG_LEN, for which not every system has the function."""
 _NAMESPACE: Final = "/proc/self/ns/net"
-_TOTAL_STORE_ORDER: Final = ("x86_64", "AMD64")
-"""Where the processor itself keeps "data, then flag" in order: Python has no fences."""
 
 
 class Door:
@@ -64,8 +61,6 @@ def impossible() -> str:
     """Why this process can share memory with nobody; empty if it can."""
     if sys.platform != "linux":
         return f"shared memory needs Linux, this is {sys.platform}"
-    if platform.machine() not in _TOTAL_STORE_ORDER:
-        return f"shared memory needs x86-64, this is {platform.machine()}"
     missing = [name for name in ("memfd_create", "eventfd") if not hasattr(os, name)]
     return f"this Python has no os.{missing[0]}" if missing else ""
 

@@ -27,6 +27,7 @@ from ..forked import not_for_children
 from ..tcp_connect import TcpWorld
 from .door import Door, Line, readable
 from .headroom import available_bytes
+from .order import fence_of
 from .segment import NONCE_BYTES, Geometry, Mapped, Segment
 
 _log = logging.getLogger("aiocoll.transport")
@@ -83,7 +84,7 @@ class Pairing:
         self.world, self._door, self._names = world, door, names
         self._seconds, self._private = seconds, settings.shm_cma
         self._geometry = Geometry.of(settings, ranks=len(names))
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._nonce, self._fence = secrets.token_bytes(NONCE_BYTES), fence_of(settings.shm_fence)
         self._segment: Segment | None = None
         self._bell_fd = -1
         self._peers: dict[int, Peer] = {}
@@ -141,7 +142,7 @@ class Pairing:
         wanted, there = self._geometry.nbytes * len(self._names), available_bytes()
         if 0 < there < wanted:  # asked first: taking memory that is not there may end in some process being killed
             raise OSError(f"the ranks of this host need {wanted} bytes of shared memory, and {there} are free")
-        self._segment = Segment.create(self._geometry, self._nonce)
+        self._segment = Segment.create(self._geometry, self._nonce, self._fence)
         self._bell_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:

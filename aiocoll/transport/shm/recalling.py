@@ -15,6 +15,7 @@ from .segment import META_BYTES, Segment
 from .slot import LONG_META, NEWS, REVOKED, Frame, Lane
 
 if TYPE_CHECKING:
+    from .order import OrderedWords
     from .stamp import Stamp
     from .transport import ShmTransport
 
@@ -34,7 +35,7 @@ class Recalling(Lane):
     _slots: list[int]
     _laid: list[Stamp | None]
     _mask: int
-    _words: memoryview
+    _words: memoryview | OrderedWords
 
     def _ask_to_be_woken(self) -> None:
         """Says whether this rank waits until the peer takes something."""

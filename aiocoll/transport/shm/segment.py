@@ -18,6 +18,7 @@ import fcntl
 import mmap
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from ...config import Settings
 from ...errors import WireError
+from .order import OrderedWords
 
 WORD: Final = 8
 LINE_WORDS: Final = 16
@@ -113,11 +115,14 @@ class Geometry:
 class Segment:
     """This rank's own segment; ``fd`` is what its peers are given."""
 
-    def __init__(self, geometry: Geometry, fd: int, memory: mmap.mmap) -> None:
-        self.geometry, self.fd = geometry, fd
+    def __init__(
+        self, geometry: Geometry, fd: int, memory: mmap.mmap, fence: Callable[[], None] | None = None
+    ) -> None:
+        self.geometry, self.fd, self.fence = geometry, fd, fence
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self.bytes = memoryview(memory)
-        self.words = self.bytes.cast("Q")
+        words = self.bytes.cast("Q")
+        self.words: memoryview | OrderedWords = words if fence is None else OrderedWords(words, geometry, fence)
         self.free = deque(range(geometry.cells))
         """Cells without content, the one that was used longest ago first: what a peer has read lately lies in its
         cache, and taking it from there costs a writer three times as much as writing what has left it."""
@@ -130,8 +135,9 @@ class Segment:
         return f"<Segment of {self.geometry.nbytes} bytes, {len(self.free)} of {self.geometry.cells} cells free>"
 
     @classmethod
-    def create(cls, geometry: Geometry, nonce: bytes) -> Segment:
-        """A new segment, every page of it there. OSError with what is short when that cannot be had."""
+    def create(cls, geometry: Geometry, nonce: bytes, fence: Callable[[], None] | None = None) -> Segment:
+        """A new segment, every page of it there. OSError with what is short when that cannot be had. ``fence``: what
+        keeps order, where the processor does not."""
         fd = os.memfd_create("aiocoll", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             try:
@@ -140,7 +146,7 @@ class Segment:
             except OSError as error:
                 text = f"no {geometry.nbytes} bytes of shared memory: {error.strerror}"
                 raise OSError(error.errno or errno.ENOMEM, text) from error
-            segment = cls(geometry, fd, memory)
+            segment = cls(geometry, fd, memory, fence)
             segment.bytes[NONCE_AT : NONCE_AT + NONCE_BYTES] = nonce
             segment.proof[...] = np.frombuffer(nonce, np.uint8)
             segment.words[PROOF_AT], segment.words[PROOF_AT + 1] = os.getpid(), segment.proof.ctypes.data

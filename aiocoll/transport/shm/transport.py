@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, Final
 
@@ -40,6 +40,10 @@ _IDLE_SECONDS: Final = 0.001
 """So long a frame may lie in its lane while nobody waits for any."""
 _LOOK_AGAIN_SECONDS: Final = 0.05
 """How often a rank that waits looks though no bell has rung: a belt, which should never be needed."""
+
+
+def _nothing() -> None:
+    """What follows a fence that is over when it returns."""
 
 
 class ShmTransport:
@@ -74,7 +78,10 @@ class ShmTransport:
         self._belt: asyncio.TimerHandle | None = None
         self._idle: asyncio.Handle | None = None
         lock = threading.Lock()
-        self.acquire, self.release = lock.acquire, lock.release
+        self.acquire: Callable[[], object] = lock.acquire
+        self.release: Callable[[], object] = lock.release
+        if self.segment.fence is not None:
+            self.acquire, self.release = self.segment.fence, _nothing
         self.closed = False
 
     def __repr__(self) -> str:
@@ -105,7 +112,8 @@ class ShmTransport:
     # -- sleeping
 
     def fence(self) -> None:
-        """Nothing before it is seen after what comes behind it: taking a lock is a locked instruction."""
+        """Nothing before it is seen after what comes behind it: taking a lock is a locked instruction, where that is
+        not enough the kernel sees to it."""
         self.acquire()
         self.release()
 
