@@ -248,10 +248,10 @@ class Storm:
 
     def listen(self, seconds: float) -> None:
         """Takes note of what is said meanwhile."""
-        for pipe in connection.wait(list(self.pipes.values()), seconds):
-            pid = next(pid for pid, each in self.pipes.items() if each is pipe)
+        ready = connection.wait(list(self.pipes.values()), seconds)
+        for pid in [pid for pid, pipe in self.pipes.items() if pipe in ready]:
             try:
-                self.note(pipe.recv())
+                self.note(self.pipes[pid].recv())
             except EOFError:
                 self.pipes.pop(pid).close()
                 process = self.processes[pid]

@@ -10,7 +10,6 @@ The rule: a newcomer's death never breaks the group that grows, and nobody retur
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine

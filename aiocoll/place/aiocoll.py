@@ -6,19 +6,24 @@ from aiocoll.place.base import Environ, Place, rank_of, require, whole
 
 PRIORITY = 0
 _NEEDED = ("AIOCOLL_RANK", "AIOCOLL_WORLD_SIZE")
+_YES = ("1", "true", "yes", "on")
 
 
 def find(environ: Environ) -> Place | None:
-    """The runner's variables; any one of rank and size without the other is an error."""
+    """The runner's variables; any one of rank and size without the other is an error. One that joins a job that is
+    under way needs neither, only where it meets."""
+    init_method = environ.get("AIOCOLL_RDZV", "").strip()
+    if init_method and "://" not in init_method:
+        init_method = f"tcp://{init_method}"
+    job = environ.get("AIOCOLL_JOB_ID", "").strip()
     if not any(environ.get(name, "").strip() for name in _NEEDED):
+        if init_method and environ.get("AIOCOLL_JOIN", "").strip().lower() in _YES:
+            return Place(job=job, init_method=init_method, store_is_hosted=True)
         return None
     require(environ, _NEEDED, because="the other half of the place is")
     rank, size = rank_of(environ, *_NEEDED)
     if size > 1:
         require(environ, (*_NEEDED, "AIOCOLL_RDZV"), because=f"{size} ranks need a place to meet")
-    init_method = environ.get("AIOCOLL_RDZV", "").strip()
-    if init_method and "://" not in init_method:
-        init_method = f"tcp://{init_method}"
     # A replacement has been started again, and yet it comes to the ranks of the attempt that goes on.
     attempt = whole(environ, "AIOCOLL_ATTEMPT")
     restart = whole(environ, "AIOCOLL_RESTART_COUNT") if attempt is None else attempt
@@ -27,7 +32,7 @@ def find(environ: Environ) -> Place | None:
         size=size,
         local_rank=whole(environ, "AIOCOLL_LOCAL_RANK"),
         local_size=whole(environ, "AIOCOLL_LOCAL_WORLD_SIZE", least=1),
-        job=environ.get("AIOCOLL_JOB_ID", "").strip(),
+        job=job,
         init_method=init_method,
         restart=restart or 0,
         store_is_hosted=bool(init_method),
@@ -39,6 +44,8 @@ def verdict(environ: Environ) -> str:
     place = find(environ)
     if place is None:
         return "AIOCOLL_RANK and AIOCOLL_WORLD_SIZE are not set"
+    if place.rank is None:
+        return f"a newcomer to the job at {place.init_method}"
     return f"rank {place.rank} of {place.size}, meeting at {place.init_method or 'no address (a world of one)'}"
 
 

@@ -210,3 +210,12 @@ def test_a_file(tmp_path: Path) -> None:
 def test_text_means_its_utf8_bytes_as_in_connect() -> None:
     assert job_secret({"AIOCOLL_SECRET": "deadbeef"}) == b"deadbeef"
     assert job_secret({"AIOCOLL_SECRET": " öffne dich\n"}) == "öffne dich".encode()
+
+
+def test_a_newcomer_needs_no_rank() -> None:
+    place = detect({"AIOCOLL_JOIN": "1", "AIOCOLL_RDZV": "10.0.0.1:29500", "AIOCOLL_JOB_ID": "j"})
+    assert (place.rank, place.size, place.init_method, place.job) == (None, None, "tcp://10.0.0.1:29500", "j")
+    assert place.store_is_hosted and place.source == "aiocoll"
+    assert detect({"AIOCOLL_JOIN": "0", "AIOCOLL_RDZV": "10.0.0.1:29500"}).init_method == ""
+    (verdict,) = [each for each in verdicts({"AIOCOLL_JOIN": "1", "AIOCOLL_RDZV": "a:1"}) if each.recognised]
+    assert "newcomer" in verdict.text
