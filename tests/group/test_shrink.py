@@ -76,13 +76,11 @@ def test_the_old_group_may_be_closed_and_the_new_one_goes_on(fabric: str) -> Non
 
 
 @pytest.mark.parametrize("victims", [(0,), (1,), (3,), (0, 2), (1, 3), (0, 1, 2), (1, 2, 3)])
-@pytest.mark.parametrize("fabric", ["sim", "inproc"])
-def test_survivors_are_renumbered_in_order(victims: tuple[int, ...], fabric: str) -> None:
+def test_survivors_are_renumbered_in_order(victims: tuple[int, ...]) -> None:
     async def main(group: Group) -> None:
         part = await group.split(0)
         assert part is not None
-        if fabric == "sim":
-            await asyncio.sleep(1)
+        await asyncio.sleep(1)
         error = await until_it_breaks(group)
         assert isinstance(error, PeerLostError | GroupBrokenError)
         new = group
@@ -100,8 +98,7 @@ def test_survivors_are_renumbered_in_order(victims: tuple[int, ...], fabric: str
             await works(other)
         await new.close()
 
-    at = [Crash(victim, at=0.5 if fabric == "sim" else 0.05) for victim in victims]
-    results = ranks(4, main, fabric, faults=at)
+    results = ranks(4, main, "sim", faults=[Crash(victim, at=0.5) for victim in victims])
     assert [each is CRASHED for each in results] == [rank in victims for rank in range(4)]
 
 
