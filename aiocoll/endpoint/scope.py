@@ -88,6 +88,8 @@ class Scope:
         self.raised = True
         """Whether the error that broke the group has been raised here in its own class."""
         self.closed = False
+        self.patient = False
+        """Whether calls that wait for long are as they should be, here: nobody speaks of a stall."""
         self.troubled = False
         """Whether calls must look at what has happened before they begin."""
         self.told: set[int] = set()

@@ -67,7 +67,8 @@ class Stalls:
         """What has had to wait and is not over; a receive from anyone has nobody who keeps it waiting."""
         found: list[Call | MessageSend | MessageReceive] = []
         for scope in self.endpoint.scopes.values():
-            found += [call for call in scope.calls.values() if call.waits and call.error is None]
+            if not scope.patient:
+                found += [call for call in scope.calls.values() if call.waits and call.error is None]
         for operation in self.endpoint.parked:
             if isinstance(operation, MessageSend) or (
                 isinstance(operation, MessageReceive) and operation.source is not None

@@ -125,6 +125,7 @@ class Growing(Calls):
         id = identifier("grow", self._scope.id, turn.number)
         talk = self._open(id, self._scope.ranks, successor(self.name))
         talk._followed = True  # nobody else knows of it, or misses it
+        talk._scope.patient = wait > 0
         await self._all_begin(begun, talk)
         try:
             growth = Growth(talk, self._admission(), n, wait, self._seconds(timeout, "grow"))
@@ -141,7 +142,7 @@ class Growing(Calls):
             raise
         if talk is not group:
             talk._abandon()
-        group._followed = False
+        group._followed = group._scope.patient = False
         return self._followed_by(group)
 
     async def _all_begin(self, begun: Posted[Any], talk: Group) -> None:

@@ -127,6 +127,20 @@ async def test_grow_may_wait_for_those_who_come_later() -> None:
     assert await job.run(2, main, later(), later()) == [4, 4, None, None]
 
 
+async def test_to_wait_for_newcomers_is_no_stall(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIOCOLL_STALL_SECONDS", "0.05")
+    job = Job()
+
+    async def main(group: Group) -> Any:
+        twin = await group.grow(wait=0.3)
+        return twin.size, twin._scope.patient
+
+    assert await job.run(2, main) == [(2, False), (2, False)]
+    assert not [record for record in caplog.records if record.name == "aiocoll.stall"]
+
+
 async def test_numbers_are_never_given_twice_and_errors_name_them() -> None:
     job = Job("tcp")
 
