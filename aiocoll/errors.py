@@ -130,7 +130,7 @@ class GroupBrokenError(AiocollError, RuntimeError):
 
 
 class RendezvousError(AiocollError, RuntimeError):
-    """The ranks could not meet: who came, who is missing, which address was tried."""
+    """The ranks could not meet: who came, who is ``missing``, which address was tried."""
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):

@@ -306,7 +306,8 @@ class _Joining:
             text += f"; refused meanwhile: {refused}" if refused else ""
         raise RendezvousTimeoutError(
             f"{text}. Look whether the missing ranks were started, reach this address, and have the same name and job; "
-            f"timeout= gives them longer"
+            f"timeout= gives them longer",
+            missing=tuple(roster.missing(self.size)),
         )
 
     async def _step_back(self) -> None:

@@ -51,6 +51,7 @@ async def test_h1_ranks_that_each_picked_a_port_say_where_nobody_answered() -> N
     for rank, (error, url) in enumerate(zip(errors, urls, strict=True)):
         assert isinstance(error, RendezvousTimeoutError) and url in str(error), error
         assert f"missing rank{'s 1, 2' if rank == 0 else ' 0'}" in str(error), error
+        assert error.missing == ((1, 2) if rank == 0 else (0,))
 
 
 async def test_h3_a_wait_for_keys_of_which_some_were_set_before(stores: list[TCPStore]) -> None:

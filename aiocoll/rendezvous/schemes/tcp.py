@@ -119,7 +119,8 @@ async def _connect(request: Request, host: str, port: int, timeout: float) -> TC
             raise
         raise RendezvousTimeoutError(
             f"{request.url.text}: rank {request.rank} of {request.size} has met nobody; missing rank 0, which serves "
-            f"the store: {error}"
+            f"the store: {error}",
+            missing=(0,),
         ) from error
 
 
