@@ -111,7 +111,7 @@ class Waiting:
         while True:
             if link.glance():
                 link.progress(operation.is_done)
-                if operation.done:
+                if operation.done or not link.ready:  # a link that has ended keeps what nobody takes out any more
                     break
                 if self.inline:
                     until = clock() + seconds

@@ -54,6 +54,11 @@ def test_ranks_talk_through_it_and_outside_its_block_without_it(fabric: str) -> 
     async def main(group: aiocoll.Group) -> None:
         for turn in range(3):
             await agrees(group, turn)
+        others = [rank for rank in range(group.size) if rank != group.rank]
+        for rank in others:
+            await group.send(mine(group, rank), rank)
+        for rank in others:
+            assert ((await group.recv(rank)) == mine(group, group.rank, rank)).all()
 
     with FaultProxy() as proxy:
         assert os.environ["AIOCOLL_PROXY"] == f"{proxy.address[0]}:{proxy.address[1]}"

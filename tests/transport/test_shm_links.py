@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from aiocoll.endpoint.waiting import Waiting
+from aiocoll.errors import WireError
 from aiocoll.transport.shm import transport
 from aiocoll.transport.shm.segment import INLINE_BYTES, META_BYTES
 from aiocoll.transport.shm.stamp import Stamp
@@ -317,3 +320,20 @@ async def test_a_lane_that_waits_for_cells_gets_those_that_another_send_finds() 
         assert out.post(stamp_of(world, 0, b"", float, 1), 4, np.ones(1))  # no room, so it looks
         world.transports[0].loop.add_reader(world.shared[0].bell_fd, world.transports[0]._rung)
         await turns_until(lambda: bool(world.owners[1].frames))
+
+
+async def test_whoever_looks_stops_when_the_link_ends_under_it() -> None:
+    """What a peer wrote that cannot be taken stays where it is: looking again would find it there for ever."""
+    with shm_ends() as world:
+        world.link(1, 0).submit(frame.DATA, 1, 2, 3, b"m", memoryview(pattern(100)))
+
+        class Refusing:
+            def arriving(self, *header: Any) -> Any:
+                raise WireError("what no correct peer sends")
+
+        world.link(0, 1).inlane._sink = Refusing()  # type: ignore[assignment]
+        world.transports[0].look_for(1e-3, shares_loop=False)
+        endpoint: Any = SimpleNamespace(transport=world.transports[0], inline=True, interrupted=False)
+        operation: Any = SimpleNamespace(done=False, is_done=lambda: False)
+        Waiting._look(endpoint, operation, world.link(0, 1))
+        assert world.link(0, 1).ended and [each[:2] for each in world.owners[0].news] == [("lost", 1)]
