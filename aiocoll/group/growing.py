@@ -36,6 +36,8 @@ _HERALDS_MAX: Final = 16
 """So many members tell each newcomer whether it is admitted: one is enough, but it may die."""
 _MEETING_SECONDS: Final = 20.0
 """How long an attempt may take before somebody is taken to be missing."""
+_SETTLING_SECONDS: Final = 2.0
+"""How much longer than the deadline members settle what has failed until then."""
 
 
 class Opened(Protocol):
@@ -125,8 +127,8 @@ class Growing(Calls):
         id = identifier("grow", self._scope.id, turn.number)
         talk = self._open(id, self._scope.ranks, successor(self.name))
         talk._followed = True  # nobody else knows of it, or misses it
-        talk._scope.patient = wait > 0
         await self._all_begin(begun, talk)
+        talk._scope.patient = wait > 0
         try:
             growth = Growth(talk, self._admission(), n, wait, self._seconds(timeout, "grow"))
             group = await growth.run()
@@ -205,6 +207,7 @@ class Growth:
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + wait
         self._deadline = self._until + seconds
+        self._tried = False
 
     def __repr__(self) -> str:
         return f"<Growth of {self._talk!r}>"
@@ -219,8 +222,9 @@ class Growth:
                 try:
                     plan = await self._plan()
                     if plan.get("guests"):
+                        self._tried = True
                         opened, reason = await self._attempt(plan)
-                    agreed = await talk.agree(not reason, timeout=self._left())
+                    agreed = await talk.agree(not reason, timeout=self._to_settle())
                     if not agreed:
                         await self._failed(plan, opened, reason)
                 except BaseException as error:
@@ -241,7 +245,7 @@ class Growth:
             text = f"{talk._scope.me} failed in grow with {type(error).__name__}: {error}"
             broken = error if isinstance(error, AiocollError) else GroupBrokenError(text, **talk._scope.mine())
             talk._endpoint.failure.break_group(talk._scope, broken)
-        veto(talk, self._left())
+        veto(talk, self._to_settle())
 
     async def _concluded(self, plan: Plan, opened: Opened | None) -> Group:
         """All members have come here with the same plan."""
@@ -263,12 +267,16 @@ class Growth:
         if talk.broken is not None:
             raise talk.broken
         await self._herald(opened, plan, False)
-        reasons = [each for each in await talk.all_gather_object(reason, timeout=self._left()) if each]
+        reasons = [each for each in await talk.all_gather_object(reason, timeout=self._to_settle()) if each]
         await self._settled(plan, reasons)
 
     def _left(self) -> float:
         """Seconds until the deadline; never none, since whoever is late is missed by others first."""
         return max(0.05, self._deadline - self._loop.time())
+
+    def _to_settle(self) -> float:
+        """Seconds for what settles an attempt: one that a newcomer lets fail at the deadline must break nothing."""
+        return self._left() + _SETTLING_SECONDS
 
     async def _plan(self) -> Plan:
         """What rank 0 has decided."""
@@ -278,9 +286,11 @@ class Growth:
             mine = {}
             if self._admission is not None:
                 most, until = self._most, min(self._until, self._deadline)
+                if self._tried and self._loop.time() >= self._deadline:
+                    most = 0  # whoever has kept all waiting until now is not asked again
                 mine = await self._sound(self._admission.invite(most, until, talk.ranks, self._left() / 2))
             mine["name"] = talk.name
-        plan: Plan = await talk.broadcast_object(mine, timeout=self._left())
+        plan: Plan = await talk.broadcast_object(mine, timeout=self._to_settle())
         return plan
 
     async def _attempt(self, plan: Plan) -> tuple[Opened | None, str]:
