@@ -333,7 +333,10 @@ async def test_whoever_looks_stops_when_the_link_ends_under_it() -> None:
 
         world.link(0, 1).inlane._sink = Refusing()  # type: ignore[assignment]
         world.transports[0].look_for(1e-3, shares_loop=False)
-        endpoint: Any = SimpleNamespace(transport=world.transports[0], inline=True, interrupted=False)
+        looks = iter([False] * 1000)
+        pending = world.transports[0].pending
+        endpoint: Any = SimpleNamespace(inline=True, interrupted=False)
+        endpoint.transport = SimpleNamespace(pending=lambda: [next(looks), pending()][1])
         operation: Any = SimpleNamespace(done=False, is_done=lambda: False)
         Waiting._look(endpoint, operation, world.link(0, 1))
         assert world.link(0, 1).ended and [each[:2] for each in world.owners[0].news] == [("lost", 1)]
