@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import GroupBrokenError
-from .outcome import MINORITY, SHRUNK, Outcome, Wish
+from .outcome import MINORITY, SHRUNK, Outcome, Wish, joined
 from .recovery import Recovery
 from .scope import bound
 
@@ -42,7 +42,7 @@ class Agreement:
         """This rank makes the recovery call ``number`` of a group, or refuses it; it goes on by itself from here."""
         place = (scope.id, number)
         recovery = Recovery(self, scope, number, wish, self._early.pop(place, {}))
-        recovery.cancelled = refused
+        recovery.refused = refused
         outcome = self._came_to.get(place)
         if outcome is None:
             outcome = self._left_behind(scope.id, self.endpoint.rank)
@@ -61,6 +61,8 @@ class Agreement:
         """A word of another member."""
         place = (group, number)
         recovery, what = self.under_way.get(place), str(news["k"])
+        if what == "join":
+            news = joined(news)
         if recovery is not None:
             recovery.heard(peer, what, news)
         elif what in ("join", "ask"):

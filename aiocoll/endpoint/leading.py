@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from .majority import connected, may_go_on
-from .outcome import AGREED, CANCELLED, LATE, MINORITY, MISMATCH, SHRUNK, Outcome, Wish
+from .outcome import AGREED, CANCELLED, LATE, MINORITY, MISMATCH, REFUSED, SHRUNK, Outcome, Wish
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -97,7 +97,9 @@ class Leading:
 
     def _patience(self, world: int) -> float:
         """Until when a member is waited for that has not come."""
-        until = self.began + self.pause if world in self._silent else self.until
+        until = min(self.until, self.began + self.pause) if world in self._silent else self.until
+        if self._since == self.began:  # whoever leads from the start has had all the time there was
+            return until
         return max(until, self._since + self.pause * (_TAKEN_OVER if self._given_up else 1))
 
     def _wait(self, patience: dict[int, float], here: list[int], now: float) -> tuple[bool, float]:
@@ -116,8 +118,8 @@ class Leading:
         """Whether somebody does not want this any more, or wants something else."""
         made = {each: self._made() if each == self.me else self.joins[each] for each in here}
         for world, join in made.items():
-            if join["what"] == CANCELLED:
-                self._abort({"o": CANCELLED, "by": world, "how": join["how"]})
+            if join["what"] in (CANCELLED, REFUSED):
+                self._abort({"o": join["what"], "by": world, "how": join["how"]})
                 return True
         kinds = [(world, join["what"]) for world, join in made.items()]
         if any(kind != self.wish.kind for _, kind in kinds):

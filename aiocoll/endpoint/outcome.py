@@ -21,6 +21,8 @@ MISMATCH: Final = "mismatch"
 """``made``: pairs of a member and what it called"""
 CANCELLED: Final = "cancelled"
 """``by`` whom, and ``how``"""
+REFUSED: Final = "refused"
+"""``by`` whom, and ``how``: its arguments are wrong, and the group is what it was"""
 MINORITY: Final = "minority"
 """those ``here`` are too few, since those ``away`` may be alive"""
 CLOSED: Final = "closed"
@@ -37,3 +39,16 @@ class Wish:
     value: bool = True
     force: bool = False
     follow: Callable[[tuple[int, ...]], tuple[int, str]] | None = None
+
+
+def joined(news: dict[str, Any]) -> dict[str, Any]:
+    """What a member says when it joins a leader, as it must be; raises what reading a malformed one raises."""
+    accepted = news["accepted"]
+    if accepted is not None:
+        (leader, turn), outcome = accepted
+        accepted = ([int(leader), int(turn)], dict(outcome))
+    return {
+        "what": str(news["what"]), "how": str(news["how"]), "value": bool(news["value"]), "force": bool(news["force"]),
+        "seconds": None if news["seconds"] is None else float(news["seconds"]), "accepted": accepted,
+        "dead": [int(world) for world in news["dead"]], "lost": [int(world) for world in news["lost"]],
+    }  # fmt: skip

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .leading import Leading
 from .operations import Operation
-from .outcome import AGREED, CANCELLED, CLOSED, MINORITY, SHRUNK, Outcome, Wish
+from .outcome import AGREED, CANCELLED, CLOSED, MINORITY, REFUSED, SHRUNK, Outcome, Wish
 
 if TYPE_CHECKING:
     from ..errors import AiocollError
@@ -58,7 +58,7 @@ class Recovery(Leading):
         self.until = self.began + wish.seconds
         self.outcome: Outcome | None = None
         self.waiter = Waiter(self)
-        self.cancelled = ""
+        self.cancelled = self.refused = ""
         self._silent = {scope.ranks[rank] for rank in scope.broken.missing} if scope.broken is not None else set()
         """Those whom the group broke waiting for, until they give a sign of life: they get a short time only."""
         self._given_up: set[int] = set()
@@ -196,7 +196,8 @@ class Recovery(Leading):
     # -- following
 
     def _turn_to(self, leader: int, now: float) -> None:
-        self.leader, self._since, self._asked_at, self._answered = leader, now, None, False
+        self._since = self.began if self.leader < 0 else now
+        self.leader, self._asked_at, self._answered = leader, None, False
         if leader != self.me:
             self._join(leader, now)
             return
@@ -208,7 +209,8 @@ class Recovery(Leading):
         self._tell(world, k="ask", urgent=now >= self.until or bool(self._given_up))
 
     def _made(self) -> dict[str, Any]:
-        return {"what": CANCELLED if self.cancelled else self.wish.kind, "how": self.cancelled}
+        what = REFUSED if self.refused else CANCELLED if self.cancelled else self.wish.kind
+        return {"what": what, "how": self.refused or self.cancelled}
 
     def _join(self, leader: int, now: float) -> None:
         seconds = None if self.until == math.inf else max(self.until - now, 0.0)
@@ -248,7 +250,7 @@ class Recovery(Leading):
         self._wake_at(math.inf)
         self._endpoint.note("recovery", group=self.scope.label, rank=self.scope.rank, call=self.label, outcome=outcome)
         self.agreement.remember(self.place, outcome)
-        if self.cancelled and outcome["o"] == SHRUNK:
+        if (self.cancelled or self.refused) and outcome["o"] == SHRUNK:
             self.agreement.stay_away(self.place, outcome)
         self.waiter.finish()
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..endpoint.news import absentees
-from ..endpoint.outcome import AGREED, CANCELLED, LATE, MISMATCH, SHRUNK, Outcome, Wish
+from ..endpoint.outcome import AGREED, CANCELLED, LATE, MISMATCH, REFUSED, SHRUNK, Outcome, Wish
 from ..endpoint.recovery import Recovery
-from ..errors import AiocollError, CollectiveTimeoutError, GroupBrokenError, MismatchError
+from ..errors import AiocollError, CollectiveTimeoutError, GroupBrokenError, MismatchError, UsageError
 from .calls import Calls, identifier
 from .ownership import successor
 from .posted import Posted, when_awaited
@@ -72,9 +72,12 @@ class Recoveries(Calls):
         self._counts[kind] = self._counts.get(kind, 0) + 1
         try:
             made = wish(self._seconds(timeout, kind))
-        except Exception as error:  # this rank refuses its own arguments: nobody shall wait for it
-            agreement.begin(scope, scope.recoveries, Wish(kind, math.inf), refused=f"refused ({error})")
-            raise
+        except Exception as error:  # this rank refuses its own arguments: so do all
+            refusal = error
+            if not isinstance(error, UsageError):  # a flag with a mind of its own
+                refusal = UsageError(f"{kind} on rank {scope.rank}: {type(error).__name__}: {error}")
+            agreement.begin(scope, scope.recoveries, Wish(kind, math.inf), refused=str(refusal))
+            raise refusal from (None if refusal is error else error)
         recovery = agreement.begin(scope, scope.recoveries, made)
 
         async def settled() -> Any:
@@ -88,6 +91,8 @@ class Recoveries(Calls):
             assert outcome is not None
             if outcome["o"] == SHRUNK and self._endpoint.rank not in outcome["members"]:
                 raise self._broken_by(self._left_behind(recovery, outcome))
+            if outcome["o"] == REFUSED:
+                raise self._failure_of(recovery, outcome)
             if outcome["o"] not in (AGREED, SHRUNK):
                 raise self._broken_by(self._failure_of(recovery, outcome))
             return then(outcome)
@@ -143,8 +148,11 @@ class Recoveries(Calls):
         if kind == MISMATCH:
             made = ", ".join(f"rank {scope.index[world]} called {what}" for world, what in outcome["made"])
             return MismatchError(f"{who}: ranks made different calls: {made}; all members make the same", **where)
+        world = outcome.get("by", -1)
+        if kind == REFUSED:
+            text = f"{who}: rank {scope.index[world]} refused this call: {outcome['how']}"
+            return UsageError(text, **scope.who(world), **where)
         if kind == CANCELLED:
-            world = outcome["by"]
             text = f"{who}: {self._named([world])} {outcome['how']} it"
             return GroupBrokenError(text, **scope.who(world), **where)
         here, away = outcome["here"], outcome["away"]

@@ -17,6 +17,7 @@ from aiocoll import (
     PeerLostError,
     UsageError,
 )
+from aiocoll.errors import WireError
 from aiocoll.sim import CRASHED, Cancel, Crash
 from tests.group.cases import on_every_fabric, outcome, ranks
 
@@ -80,6 +81,25 @@ def test_late_ranks_are_named_on_all_and_hear_it_themselves() -> None:
     ranks(4, main, "sim", timeout=60.0)
 
 
+@pytest.mark.parametrize("seconds", [0.25, 1.0])
+def test_a_short_deadline_is_kept(seconds: float) -> None:
+    async def main(group: Group) -> None:
+        loop = asyncio.get_running_loop()
+        if group.rank == 2:
+            await asyncio.sleep(50)
+        error = await outcome(group.agree(True, timeout=seconds))
+        assert isinstance(error, CollectiveTimeoutError) and error.missing == (2,), error
+        if group.rank != 2:
+            assert seconds <= loop.time() < seconds + 0.1
+            async with await group.shrink(timeout=seconds) as new:
+                assert new.ranks == (0, 1) and loop.time() < 2 * seconds + 0.1
+        else:
+            error = await outcome(group.shrink())
+            assert isinstance(error, GroupBrokenError) and "world.1" in str(error)
+
+    ranks(3, main, "sim", timeout=60.0)
+
+
 def test_who_gives_no_sign_is_waited_for_until_the_deadline_and_no_longer() -> None:
     """Rank 0 leads, and computes as blocking programs do: it answers nobody."""
 
@@ -135,14 +155,25 @@ def test_cancelling_ends_it_for_all_and_names_who(who: int, fabric: str) -> None
 
 
 @on_every_fabric
-def test_a_refused_argument_ends_it_for_all(fabric: str) -> None:
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_what_one_rank_refuses_is_refused_for_all_and_breaks_nothing(who: int, fabric: str) -> None:
+    class Undecided:
+        def __bool__(self) -> bool:
+            raise KeyError("nobody knows")
+
     async def main(group: Group) -> None:
-        error = await outcome(group.agree(True, timeout=-1 if group.rank == 1 else None))
-        if group.rank == 1:
-            assert isinstance(error, UsageError) and "timeout=-1" in str(error)
-        else:
-            assert isinstance(error, GroupBrokenError) and "rank 1" in str(error) and "timeout=-1" in str(error)
+        mine = group.rank == who
+        for call, said in (
+            (group.agree(True, timeout=-1 if mine else None), "timeout=-1"),
+            (group.agree(Undecided() if mine else True), "nobody knows"),
+            (group.shrink(timeout=-1 if mine else None), "timeout=-1"),
+        ):
+            error = await outcome(call)
+            assert isinstance(error, UsageError) and f"rank {who}" in str(error) and said in str(error), error
+            assert error.rank == error.world_rank == who and group.broken is None
+            assert isinstance(error.cause, KeyError) == (mine and "nobody" in said)
         assert await group.agree() is True
+        assert await group.all_reduce(1) == 3
 
     ranks(3, main, fabric)
 
@@ -169,6 +200,30 @@ def test_who_leaves_the_group_is_no_member_any_more(fabric: str) -> None:
         await twin.close()
 
     ranks(3, main, fabric)
+
+
+def test_words_that_no_correct_peer_says() -> None:
+    async def main(group: Group) -> None:
+        if group.rank == 0:
+            heard = group._endpoint.failure.heard
+            join = {
+                "t": "recovery", "k": "join", "what": "agree", "how": "", "value": True, "force": False,
+                "seconds": None, "accepted": None, "dead": [], "lost": [],
+            }  # fmt: skip
+            for key in [key for key in join if key != "t"]:
+                with pytest.raises(WireError):
+                    heard(1, group._scope.id, 1, {other: join[other] for other in join if other != key})
+            for wrong in ({"seconds": "soon"}, {"accepted": 3}, {"accepted": [[1], {}]}, {"dead": 7}, {"lost": [None]}):
+                with pytest.raises(WireError):
+                    heard(1, group._scope.id, 1, {**join, **wrong})
+            for what in ("came to", "ask", "accept"):
+                pending = group.agree()
+                with pytest.raises(WireError):
+                    heard(1, group._scope.id, group._scope.recoveries, {"t": "recovery", "k": what})
+                pending.close()
+        await group.barrier()
+
+    ranks(2, main, "inproc")
 
 
 async def votes(group: Group) -> tuple[bool, ...]:

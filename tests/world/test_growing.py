@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from typing import Any
 
 import msgpack
@@ -244,6 +245,33 @@ async def test_one_that_never_comes_to_the_meeting_does_no_harm(
     assert await job.run(2, main, answers()) == [(), (), heard]
     assert "could not be admitted" in caplog.text
     await bad.leave()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+async def test_one_that_stands_still_until_the_deadline_breaks_nothing(transport: str) -> None:
+    job = Job(transport)
+    frozen = Waiting(job.store, "world")
+    await frozen.enlist()
+
+    async def answers(port: int) -> None:
+        while True:
+            word = await frozen.word(20.0)
+            assert word is not None
+            if word["t"] == "ask":
+                info = {"host": "elsewhere", "pid": 1, "boot": me()["boot"], "address": "127.0.0.1", "port": port}
+                await frozen.answer(word["attempt"], info)
+
+    async def main(group: Group) -> Any:
+        twin = await group.grow(timeout=0.3)
+        await asyncio.gather(adds_up(twin), adds_up(group))
+        return twin.new_ranks, group.broken
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        answering = asyncio.ensure_future(answers(silent.getsockname()[1]))
+        assert await job.run(3, main) == [((), None)] * 3
+        answering.cancel()
+        await asyncio.wait([answering])
+    await frozen.leave()
 
 
 async def test_a_store_that_is_gone_breaks_nothing() -> None:
