@@ -48,6 +48,10 @@ class World:
         self.errors: Counter[str] = Counter()
         self.killed: dict[int, float] = {}
         """When each victim was killed, in this process's own time."""
+        self.ready = 0
+        """How many ranks have made their groups, which a death would keep them from."""
+        self.early = False
+        """Whether a kill waits for that alone."""
         self.begun: Counter[int] = Counter()
         self.heard: dict[int, set[int]] = {}
         self.ended: set[int] = set()
@@ -137,13 +141,20 @@ class World:
                 return False
             members = self.plan.members(stage)
             if self.plan.early[stage]:  # as soon as they are there themselves, wherever the others are
-                return rank == self.plan.victims[stage][0] or len(self.plan.victims[stage]) == len(members)
+                soon = rank == self.plan.victims[stage][0] or len(self.plan.victims[stage]) == len(members)
+                self.early = self.early or (soon and self.ready < self.plan.size)
+                return soon and not self.early
             return self.begun[stage] == len(members)
+        if what == "ready":
+            self.ready += 1
+            return self.early and self.ready == self.plan.size
         if what == "lost":
             stage, when, named, wrong = facts
             self.errors.update(named)
             self.wrong += [f"rank {rank} in stage {stage}: {each}" for each in wrong]
-            if any(victim not in self.killed for victim in self.plan.victims[stage]):
+            if stage == len(self.plan.victims):
+                self.wrong.append(f"rank {rank} heard of a loss in stage {stage}, in which nobody dies")
+            elif any(victim not in self.killed for victim in self.plan.victims[stage]):
                 self.wrong.append(f"rank {rank} heard of a loss in stage {stage} before anybody was killed")
             else:
                 killed = max(self.killed[victim] for victim in self.plan.victims[stage])

@@ -239,6 +239,7 @@ class Rank:
         async with aiocoll.connect(url, **where) as world:
             self.check_links(world)
             groups = [await world.subgroup(self.plan.members(stage)) for stage in self.stages]
+            self.pipe.send(("ready",))
             for stage, group in zip(self.stages, groups, strict=True):
                 program = Program(self.plan, stage, group).batches()
                 batch = self.begin(stage, program)
@@ -254,6 +255,7 @@ class Rank:
         with aiocoll.sync.connect(url, **where) as world:
             self.check_links(world.asynchronous)
             groups = [world.subgroup(self.plan.members(stage)) for stage in self.stages]
+            self.pipe.send(("ready",))
             for stage, group in zip(self.stages, groups, strict=True):
                 program = Program(self.plan, stage, group).batches()
                 batch = self.begin(stage, program)
