@@ -19,10 +19,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aiocoll.errors import UsageError
-from aiocoll.testing.matrix import FAULTS, SIZES, Case, Cell, cells, collecting_now_and_then, play, sample
+from aiocoll.testing.matrix import CUTS, FAULTS, SIZES, Case, Cell, cells, collecting_now_and_then, play, sample
 
 CHUNK = 2_000
 """Cases that one process plays before it says how it went."""
+_FAULTS = (*FAULTS, *CUTS)
 _SHOWN_MAX = 50
 
 
@@ -84,7 +85,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per CPU)")
     parser.add_argument("--only", default="", metavar="TEXT", help="programs whose name contains this: all_reduce:")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of ranks (default 2 to 9)")
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="default: all of them")
+    parser.add_argument("--faults", nargs="+", choices=_FAULTS, default=list(_FAULTS), help="default: all of them")
     parser.add_argument("--replay", nargs="+", metavar="CASE", help="cases as they were printed, each in quotes")
     options = parser.parse_args(arguments)
     if options.cases < 1 or options.jobs < 1 or min(options.sizes) < 2:

@@ -11,13 +11,14 @@ from collections import Counter
 
 import pytest
 
+from aiocoll import Group
 from aiocoll.algorithms import registry
 from aiocoll.endpoint.channel import Call
 from aiocoll.endpoint.failure import Failure
 from aiocoll.endpoint.operations import Receive
 from aiocoll.errors import PeerLostError, UsageError
-from aiocoll.sim.ranks import CRASHED
-from aiocoll.testing.matrix import FAULTS, SIZES, Case, cells, collecting_now_and_then, drawn, play, programs, sample
+from aiocoll.testing.matrix import SIZES, Case, cells, collecting_now_and_then, drawn, play, programs, sample
+from aiocoll.testing.matrix.recovering import LIVES, Life
 
 SHARDS = 20
 CASES = 5_100
@@ -57,7 +58,7 @@ def test_every_algorithm_size_victim_and_fault_is_in_the_sample() -> None:
     for name, program in programs().items():
         for size in filter(program.serves, SIZES):
             for victim in range(size):
-                for fault in set(FAULTS) & set(program.faults):
+                for fault in program.faults:
                     assert counted[name, size, victim, fault] >= 5, (name, size, victim, fault)
 
 
@@ -123,5 +124,17 @@ def test_a_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gave a wrong result" in "\n".join(play(Case.parse(line)))
 
 
-def test_crashed_is_what_it_says() -> None:
-    assert repr(CRASHED) == "CRASHED"
+def test_two_groups_that_go_on_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiocoll.endpoint.leading.may_go_on", lambda here, everybody: True)
+    assert "two groups" in found("compute and shrink", "partition")
+
+
+def test_members_that_come_to_different_things_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = LIVES["agree"]
+
+    async def forgets(group: Group, life: Life) -> None:
+        await program(group, life)
+        life.flags[0] = life.rank > 1
+
+    monkeypatch.setitem(LIVES, "agree", forgets)
+    assert "they agreed on different things" in found("agree", "crash")

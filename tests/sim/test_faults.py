@@ -1,4 +1,4 @@
-"""Each fault of the simulator does what its real counterpart does, at the instant that was said, and alike each time."""
+"""Each fault of the simulator does what its real counterpart does, at the instant that was said, alike each time."""
 
 from __future__ import annotations
 

@@ -7,14 +7,16 @@ Rule: a case is a line of text that replays it, and is right or has findings; no
     case      one case, as a line too
     play      plays one, and says what is wrong
     verdict   what a rank may have come to
+    recovering  cases in which the others go on
     sample    which cases there are, and fair parts of them
 """
 
-from .case import Case
+from .case import CUTS, Case
 from .play import collecting_now_and_then, play, programs
 from .programs import FAULTS
 from .sample import SIZES, Cell, cells, drawn, sample
 
 __all__ = [
-    "FAULTS", "SIZES", "Case", "Cell", "cells", "collecting_now_and_then", "drawn", "play", "programs", "sample",
+    "CUTS", "FAULTS", "SIZES", "Case", "Cell", "cells", "collecting_now_and_then", "drawn", "play", "programs",
+    "sample",
 ]  # fmt: skip

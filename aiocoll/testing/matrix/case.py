@@ -7,17 +7,21 @@ Rule: the line says everything; equal lines give equal runs.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ...config import Settings
 from ...errors import UsageError
+from ...sim import Cancel, Crash, Fault, Freeze, OneWay, Partition
 from .programs import FAULTS, VARIANTS
 
+CUTS: Final = ("partition", "oneway")
+"""What befalls the network; for programs that go on afterwards."""
 INSTANTS: Final = ("at", "frames", "steps")
 DEADLINE: Final = 5.0
 """Seconds that a call may take; a fault-free run takes milliseconds."""
@@ -50,7 +54,7 @@ class Case:
     def parse(cls, line: str) -> Case:
         """The case that `line` describes. UsageError for what is none."""
         found = _LINE.fullmatch(line.strip())
-        if found is None or found["fault"] not in FAULTS or found["kind"] not in INSTANTS:
+        if found is None or found["fault"] not in (*FAULTS, *CUTS) or found["kind"] not in INSTANTS:
             raise UsageError(f"{line!r} is no case; write e.g. all_reduce:ring size=5 victim=2 crash frames=7 seed=123")
         return cls(
             found["program"], int(found["size"]), int(found["victim"]), found["fault"], found["kind"],
@@ -90,6 +94,18 @@ class Case:
         return layout(self.size, self.seed // 5 % 7)
 
     @property
+    def side(self) -> tuple[int, ...]:
+        """The victim's side of a partition; somebody is always on the other."""
+        bits = self.seed // 3
+        side = {rank for rank in range(self.size) if bits >> rank & 1} | {self.victim}
+        return tuple(sorted(side if len(side) < self.size else {self.victim}))
+
+    @property
+    def heals(self) -> float:
+        """When a cut network is whole again: before a call's deadline, before links are given up, after both, never."""
+        return (math.inf, math.inf, 2.0, 8.0, 15.0, 40.0)[self.seed // 7 % 6]
+
+    @property
     def thaws(self) -> float | None:
         """How many seconds after the start a frozen rank goes on, if it does: before the deadline, or after it."""
         return (None, None, DEADLINE / 2, 2 * DEADLINE)[self.seed // 11 % 4]
@@ -107,4 +123,19 @@ def layout(size: int, which: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng((size, which)).integers(0, 1 + which % 3, size).tolist())
 
 
-__all__ = ["DEADLINE", "INSTANTS", "LATENCY", "Case"]
+def fault_of(case: Case) -> Fault:
+    """What befalls the victim, or the network around it."""
+    if case.fault == "partition":
+        return Partition(case.side, case.instant, case.heals)
+    if case.fault == "oneway":
+        other = (case.victim + 1 + case.seed // 3 % (case.size - 1)) % case.size
+        return OneWay(case.victim, other, case.instant, case.heals)
+    when: dict[str, Any] = {case.kind: case.instant if case.kind == "at" else int(case.instant)}
+    if case.fault == "crash":
+        return Crash(case.victim, **when)
+    if case.fault == "cancel":
+        return Cancel(case.victim, **when)
+    return Freeze(case.victim, **when, until=math.inf if case.thaws is None else case.thaws)
+
+
+__all__ = ["CUTS", "DEADLINE", "INSTANTS", "LATENCY", "Case", "fault_of"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from typing import Any, Final
 
 from ...errors import AiocollError, GroupBrokenError
 from ...group import Group
-from ...sim import Cancel, Crash, Fault, Freeze, Simulation
+from ...sim import Simulation
 from .calls import call_programs
-from .case import DEADLINE, LATENCY, Case
-from .programs import Array, Part, Program, algorithm_programs
+from .case import CUTS, DEADLINE, LATENCY, Case, fault_of
+from .programs import FAULTS, Array, Part, Program, algorithm_programs
+from .recovering import LINGER, LIVES, Recovery
 from .verdict import Story, judge
 
 _POISON: Final = 77
@@ -30,7 +30,10 @@ _LINGER: Final = 4 * DEADLINE
 @lru_cache(1)
 def programs() -> dict[str, Program]:
     """All programs by name."""
-    return algorithm_programs() | call_programs()
+    return algorithm_programs() | call_programs() | {
+        "agree": Program("agree"),
+        "compute and shrink": Program("compute and shrink", faults=(*FAULTS, *CUTS)),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class Profile:
 @lru_cache(65536)
 def profile(program: str, size: int) -> Profile:
     """A run without faults, with every instant's range; it must be right."""
-    case = Case(program, size, 0, "crash", "at", 2 * _LINGER, 0)
-    performance = _Performance(case)
+    case = Case(program, size, 0, "crash", "at", 2 * LINGER, 1)
+    performance = _performance(case)
     steps = [0] * size
 
     def count(rank: int) -> None:
@@ -58,13 +61,16 @@ def profile(program: str, size: int) -> Profile:
     findings = performance.play()
     if findings:
         raise AssertionError(f"{case} is wrong without any fault: {findings}")
-    seconds = max(story.ended for story in performance.stories)
-    return Profile(seconds, tuple(each.frames for each in performance.simulation.sent), tuple(steps))
+    return Profile(performance.ended, tuple(each.frames for each in performance.simulation.sent), tuple(steps))
 
 
 def play(case: Case) -> list[str]:
     """What is wrong with the case; empty: nothing."""
-    return _Performance(case).play()
+    return _performance(case).play()
+
+
+def _performance(case: Case) -> _Performance | Recovery:
+    return Recovery(case) if case.program in LIVES else _Performance(case)
 
 
 class _Performance:
@@ -74,19 +80,10 @@ class _Performance:
         self.case, self.program = case, programs()[case.program]
         self.stories = [Story(rank) for rank in range(case.size)]
         self.simulation = Simulation(
-            case.size, seed=case.seed, faults=self._fault(), settings=case.settings, timeout=DEADLINE, goodbye=False,
+            case.size, seed=case.seed, faults=fault_of(case), settings=case.settings, timeout=DEADLINE, goodbye=False,
             latency=LATENCY, jitter=case.jitter, hosts=case.hosts,
         )  # fmt: skip
         self.on_loop: Any = None
-
-    def _fault(self) -> Fault:
-        case = self.case
-        when: dict[str, Any] = {case.kind: case.instant if case.kind == "at" else int(case.instant)}
-        if case.fault == "crash":
-            return Crash(case.victim, **when)
-        if case.fault == "cancel":
-            return Cancel(case.victim, **when)
-        return Freeze(case.victim, **when, until=math.inf if case.thaws is None else case.thaws)
 
     def play(self) -> list[str]:
         try:
@@ -99,6 +96,11 @@ class _Performance:
             _forget_where(story.error)
         self.simulation.dissolve()
         return findings
+
+    @property
+    def ended(self) -> float:
+        """When the last rank was through."""
+        return max(story.ended for story in self.stories)
 
     async def _main(self, group: Group) -> None:
         story = self.stories[group.rank]

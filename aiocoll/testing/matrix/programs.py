@@ -23,6 +23,7 @@ from ...ops import SUM, Op
 Array = NDArray[Any]
 
 FAULTS: Final = ("crash", "freeze", "cancel")
+"""What befalls one rank."""
 TURNS: Final = 1
 VARIANTS: Final = 8
 """How many sets of data, roots and ops there are of each program; which one is the seed's choice."""
@@ -52,7 +53,7 @@ class Program:
     """What all ranks do, turn by turn."""
 
     name: str
-    prepare: Prepare
+    prepare: Prepare = field(repr=False, default=lambda *which: Part(lambda group: group.barrier(), lambda _: True))
     serves: Callable[[int], bool] = lambda size: True
     turns: int = TURNS
     faults: tuple[str, ...] = FAULTS

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .case import INSTANTS, Case
+from .case import CUTS, INSTANTS, Case
 from .play import Profile, profile, programs
 from .programs import FAULTS
 
@@ -33,7 +33,7 @@ class Cell:
         """One of them, drawn."""
         draw = random.Random(f"{self} {number} {seed}")
         found: Profile = profile(self.program, self.size)
-        kind = INSTANTS[number % len(INSTANTS)]
+        kind = "at" if self.fault in CUTS else INSTANTS[number % len(INSTANTS)]
         if kind == "at":
             instant = draw.random() * found.seconds * _BEYOND or 1e-9
         else:
@@ -42,7 +42,7 @@ class Cell:
         return Case(self.program, self.size, self.victim, self.fault, kind, instant, draw.randrange(1 << 30))
 
 
-def cells(sizes: Iterable[int] = SIZES, faults: Sequence[str] = FAULTS, only: str = "") -> Iterator[Cell]:
+def cells(sizes: Iterable[int] = SIZES, faults: Sequence[str] = (*FAULTS, *CUTS), only: str = "") -> Iterator[Cell]:
     """All cells; `only` leaves those whose program's name contains it."""
     for name, program in programs().items():
         if only in name:
