@@ -21,8 +21,9 @@ FORMAT: Final = "aiocoll trace 1"
 _WAITS_MAX: Final = 1000
 
 
-def snapshot(endpoint: Endpoint, why: str, *, job: str = "", restart: int = 0) -> dict[str, Any]:
-    """The state of one rank now; ``why`` says what for. Ranks are those of the connection, group by group."""
+def snapshot(endpoint: Endpoint, why: str, *, job: str = "", restart: int = 0, facts: bool = True) -> dict[str, Any]:
+    """The state of one rank now; ``why`` says what for. Ranks are those of the connection, group by group. Without
+    ``facts`` those are left for whoever has more time."""
     me = endpoint.members[endpoint.rank]
     return {
         "format": FORMAT,
@@ -37,13 +38,13 @@ def snapshot(endpoint: Endpoint, why: str, *, job: str = "", restart: int = 0) -
         "wall": time.time(),
         "clock": endpoint.flight.clock(),
         "members": [
-            {"rank": each.rank, "shown": getattr(each, "number", each.rank), "host": each.host, "pid": each.pid}
+            {"rank": each.rank, "shown": each.number, "host": each.host, "pid": each.pid}
             for each in endpoint.members
         ],
         "gone": {str(rank): reason for rank, reason in dict(endpoint.failure.absent).items()},
         "groups": [_group(scope) for scope in list(endpoint.scopes.values())],
         "waits": [_wait(endpoint, each) for each in list(endpoint.parked)[:_WAITS_MAX]],
-        "facts": endpoint.flight.facts(),
+        "facts": endpoint.flight.facts() if facts else [],
     }
 
 

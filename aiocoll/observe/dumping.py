@@ -34,12 +34,12 @@ _installed = False
 
 
 class Source:
-    """One connection of this process that can be dumped. ``snapshot(why)`` gives its state as plain data; ``directory``
-    ("" for none) is where dumps go."""
+    """One connection of this process that can be dumped. ``snapshot(why, facts=)`` gives its state as plain data, with
+    or without the facts of ``flight``; ``directory`` ("" for none) is where dumps go."""
 
-    def __init__(self, snapshot: Callable[[str], dict[str, Any]], flight: Flight, directory: str) -> None:
+    def __init__(self, snapshot: Callable[..., dict[str, Any]], flight: Flight, directory: str) -> None:
         self._snapshot, self._flight, self.directory = snapshot, flight, directory
-        self._pending: dict[str, Any] | None = None
+        self._pending: tuple[dict[str, Any], list[Any]] | None = None
         self._last = 0.0
         _open.append(self)
         install()
@@ -58,15 +58,15 @@ class Source:
         self.flush()
         _written += 1
         self._last = self._flight.clock()
-        self._pending = self._snapshot(why)
+        self._pending = self._snapshot(why, facts=False), self._flight.kept()
         _register_exit()
         later(self.flush)
 
     def flush(self) -> None:
         """Writes what is pending."""
-        dump, self._pending = self._pending, None
-        if dump is not None and dump["pid"] == os.getpid():
-            self._write(dump)
+        pending, self._pending = self._pending, None
+        if pending is not None and pending[0]["pid"] == os.getpid():
+            self._write({**pending[0], "facts": self._flight.facts(pending[1])})
 
     def dump(self, why: str, frame: FrameType | None) -> dict[str, Any]:
         """The state now, with where the main thread is."""

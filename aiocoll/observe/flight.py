@@ -63,9 +63,13 @@ class Flight:
         """Anything else that happened."""
         self._kept.append((self.clock(), kind, {name: _plain(value) for name, value in facts.items()}))
 
-    def facts(self) -> list[dict[str, Any]]:
-        """What is kept, oldest first, as plain data."""
-        return [self._fact(entry) for entry in list(self._kept)]
+    def kept(self) -> list[Entry | tuple[float, str, dict[str, Any]]]:
+        """What is kept now, for `facts`; calls under way will still say how they ended."""
+        return list(self._kept)
+
+    def facts(self, kept: list[Entry | tuple[float, str, dict[str, Any]]] | None = None) -> list[dict[str, Any]]:
+        """What is (or was) kept, oldest first, as plain data."""
+        return [self._fact(entry) for entry in (self.kept() if kept is None else kept)]
 
     def succeeded_since(self, when: float) -> bool:
         """Whether a call or a message has ended well since then."""

@@ -29,7 +29,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
     made.close()
 
 
-def _snapshot(why: str) -> dict[str, Any]:
+def _snapshot(why: str, facts: bool = True) -> dict[str, Any]:
     return {
         "format": "aiocoll trace 1", "why": why, "rank": 3, "size": 5, "host": "h", "pid": os.getpid(), "wall": 1e9,
         "clock": 5.0, "gone": {"1": "it died"}, "groups": [], "waits": [], "facts": [],
@@ -111,7 +111,7 @@ def test_the_signal_is_given_back_by_the_last(tmp_path: Path) -> None:
 
 
 def test_a_dump_that_fails_is_not_the_programs_trouble(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    def broken(why: str) -> dict[str, Any]:
+    def broken(why: str, facts: bool = True) -> dict[str, Any]:
         raise RuntimeError("half done")
 
     source = Source(broken, Flight(), str(tmp_path))
