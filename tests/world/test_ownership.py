@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aiocoll import Group
-from aiocoll.errors import NotInitializedError, PeerLostError
+from aiocoll.errors import GroupBrokenError, NotInitializedError, PeerLostError
 from aiocoll.group.ownership import successor
 
 from .jobs import Job, adds_up, over_each_transport
@@ -97,6 +97,31 @@ async def test_leaving_the_block_closes_everything_that_grew_out_of_it(transport
     del found
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@ways
+async def test_an_error_that_leaves_the_block_ends_what_grew_out_of_it(way: str) -> None:
+    job = Job("tcp")
+
+    async def member(rank: int) -> None:
+        async with job.connect(rank=rank, size=2) as group:
+            group = await follow(job, group, way)
+            await adds_up(group)
+            if rank == 1:
+                raise KeyError("in the program")
+            with pytest.raises(GroupBrokenError, match="left group 'world.1' with KeyError") as told:
+                await group.barrier()
+            assert told.value.rank == 1
+
+    async def new(group: Group) -> None:
+        await adds_up(group)
+        with pytest.raises(GroupBrokenError, match="with KeyError"):
+            await group.barrier()
+
+    others = [job.newcomer(new)] if way == "admit" else []
+    async with asyncio.timeout(30):
+        zero, one, *_ = await asyncio.gather(member(0), member(1), *others, return_exceptions=True)
+    assert zero is None and isinstance(one, KeyError)
 
 
 @over_each_transport
