@@ -18,7 +18,7 @@ The map of this tree, top to bottom; what stands higher may import what stands l
     tuning/         choose(): override > table > cost model
     algorithms/     one file per collective, one decorated coroutine per algorithm
     endpoint/       all my links, matching, the verbs, how failures travel
-    transport/      frames <-> one peer, in order: tcp, inproc
+    transport/      frames <-> one peer, in order: shm, tcp, inproc
     store/          rendezvous key/value: memory, file, tcp; prefix() decorates any of them
     wire/           frames, codecs, handshake: bytes only, a limit on everything
     patterns        who talks to whom: pure arithmetic
