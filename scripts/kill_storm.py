@@ -142,8 +142,9 @@ class World:
             members = self.plan.members(stage)
             if self.plan.early[stage]:  # as soon as they are there themselves, wherever the others are
                 soon = rank == self.plan.victims[stage][0] or len(self.plan.victims[stage]) == len(members)
-                self.early = self.early or (soon and self.ready < self.plan.size)
-                return soon and not self.early
+                all_ready = self.ready == self.plan.size
+                self.early = self.early or (soon and not all_ready)
+                return soon and all_ready
             return self.begun[stage] == len(members)
         if what == "ready":
             self.ready += 1
