@@ -305,7 +305,9 @@ class Rank:
         if not errors:
             return False
         when = time.monotonic()
-        wrong = [] if group.broken is not None else [f"{group} is not broken"]
+        wrong = []
+        if group.broken is None and not all(self.was_unreached(error) for error in errors):
+            wrong.append(f"{group} is not broken")
         victims = self.plan.victims[stage] if stage < len(self.plan.victims) else ()
         first_class = CollectiveTimeoutError if self.plan.stop_seconds else PeerLostError
         for error in errors:
@@ -317,6 +319,12 @@ class Rank:
             wrong.append(f"nobody said {first_class.__name__}: {errors}")
         self.pipe.send(("lost", stage, when, [type(error).__name__ for error in errors], wrong))
         return True
+
+    def was_unreached(self, error: BaseException) -> bool:
+        """Whether a message found nobody at the other end of a connection that was not made before the death: whether
+        that one died or left is found out a moment later."""
+        message = isinstance(error, PeerLostError) and error.operation.startswith(("send", "recv"))
+        return message and self.plan.transport == "tcp"
 
     def names(self, cause: BaseException | None, victims: tuple[int, ...], group: Any) -> bool:
         """Whether an error says what has happened: who died, or who was missing when the deadline had passed."""
