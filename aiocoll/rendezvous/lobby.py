@@ -111,6 +111,8 @@ class Lobby:
             try:
                 said = _mapping(await self.store.get(answer, timeout=min(left, _LOOK_SECONDS)))
             except RendezvousTimeoutError:
+                if not await self.store.check([guest.place]):
+                    return None  # it has gone away by itself
                 continue
             if said.get("attempt") == attempt and isinstance(said.get("info"), dict):
                 info: dict[str, Any] = said["info"]

@@ -212,6 +212,16 @@ async def test_one_that_says_nothing_is_put_out_of_the_line(
     assert await job.keys() == []
 
 
+async def test_one_that_goes_away_while_it_is_asked_is_not_waited_for() -> None:
+    job = Job()
+    leaving = Waiting(job.store, "world")
+    await leaving.enlist()
+    (guest,) = await job.lobby.waiting()
+    async with asyncio.timeout(10):
+        answer, _ = await asyncio.gather(job.lobby.ask(guest, "attempt", 60.0), leaving.leave())
+    assert answer is None
+
+
 async def test_one_that_never_comes_to_the_meeting_does_no_harm(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
