@@ -137,12 +137,7 @@ def _named(size: int, rank: int, turn: int, variant: int) -> Part:
     async def all_at_once(group: Group) -> Any:
         order = [(each + rank) % 3 for each in range(3)]
         calls = [group.all_reduce(given[rank], out=outs[each], name=f"{turn} {each}") for each in order]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            await _stopped(tasks)
-            raise
+        await _side_by_side(group, calls)
 
     return Part(all_at_once, lambda _: all(equal(out, folds[-1]) for out in outs), outs)
 
@@ -154,14 +149,25 @@ def _several(size: int, rank: int, turn: int, variant: int) -> Part:
 
     async def all_at_once(group: Group) -> Any:
         calls = [group.all_reduce(given[rank], out=out), group.all_gather(pieces[rank]), group.barrier()]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-        try:
-            return (await asyncio.gather(*tasks))[1]
-        except BaseException:
-            await _stopped(tasks)
-            raise
+        return (await _side_by_side(group, calls))[1]
 
-    return Part(all_at_once, lambda found: equal(out, folds[-1]) and all(map(equal, found, pieces)), [out])
+    def right(found: Any) -> bool:
+        return equal(out, folds[-1]) and (found is None or all(map(equal, found, pieces)))
+
+    return Part(all_at_once, right, [out])
+
+
+async def _side_by_side(group: Group, calls: list[Any]) -> list[Any]:
+    """What all of them give. A cancel that has broken nothing has come when all were through, though asyncio may call
+    a task cancelled whose last step that was: then what it gave is not known, and None."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        await _stopped(tasks)
+        if group.broken is not None:
+            raise
+    return [None if task.cancelled() else task.result() for task in tasks]
 
 
 async def _stopped(tasks: list[Any]) -> None:
