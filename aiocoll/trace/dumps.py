@@ -125,6 +125,14 @@ class Dump:
                 found.setdefault(str(group["id"]), {})[int(call["call"])] = made
         return found
 
+    def through(self) -> set[tuple[str, str]]:
+        """By group and label, the calls in which it has done its part."""
+        return {
+            (str(fact["group_id"]), str(fact["label"]))
+            for fact in self.facts("call")
+            if fact["ended"] is not None and fact["error"] is None
+        }
+
     def waits(self) -> list[Wait]:
         """What it waits for, each thing once."""
         found: dict[tuple[str, str, int], Wait] = {}

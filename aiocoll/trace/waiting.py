@@ -21,12 +21,17 @@ def waiting(ranks: Mapping[int, Dump]) -> list[str]:
     for rank, dump in ranks.items():
         for wait in dump.waits():
             alike.setdefault((wait.group, wait.label, wait.peer), []).append((rank, wait))
-    lines = [_edge(ranks, waits) for _, waits in sorted(alike.items(), key=lambda item: item[1][0][0])]
-    edges = {rank: {wait.peer for wait in dump.waits() if wait.peer >= 0} for rank, dump in ranks.items()}
+    done = {rank: dump.through() for rank, dump in ranks.items()}
+    lines = [_edge(ranks, waits, done) for _, waits in sorted(alike.items(), key=lambda item: item[1][0][0])]
+    edges = {
+        rank: {wait.peer for wait in dump.waits() if wait.peer >= 0 and not _under_way(wait, done)}
+        for rank, dump in ranks.items()
+    }
     wanted = sorted({peer for peers in edges.values() for peer in peers})
     if len(lines) > _LINES_MAX:
         lines = [*lines[:_LINES_MAX], f"and {len(lines) - _LINES_MAX} more that wait"]
-    lines += [_end(ranks[peer]) for peer in wanted if peer in ranks and not edges[peer]]
+    busy = {rank for rank, dump in ranks.items() if any(wait.peer >= 0 for wait in dump.waits())}
+    lines += [_end(ranks[peer]) for peer in wanted if peer in ranks and peer not in busy]
     ring = cycle(edges)
     if ring and _apart(ranks, ring):
         shown = [str(ranks[rank].shown(rank)) for rank in ring]
@@ -34,14 +39,20 @@ def waiting(ranks: Mapping[int, Dump]) -> list[str]:
     return lines
 
 
-def _edge(ranks: Mapping[int, Dump], waits: list[tuple[int, Wait]]) -> str:
+def _under_way(wait: Wait, done: Mapping[int, set[tuple[str, str]]]) -> bool:
+    """Whether whoever is waited for has done its part: only what it sent is still missing."""
+    return (wait.group, wait.label) in done.get(wait.peer, ())
+
+
+def _edge(ranks: Mapping[int, Dump], waits: list[tuple[int, Wait]], done: Mapping[int, set[tuple[str, str]]]) -> str:
     members = [rank for rank, _ in waits]
     one, dump = waits[0][1], ranks[members[0]]
     shown = sorted(dump.shown(rank) for rank in members)
     who = f"rank {shown[0]} waits" if len(shown) == 1 else f"ranks {', '.join(map(str, shown))} wait"
     whom = "anyone" if one.peer < 0 else f"rank {dump.shown(one.peer)}"
     where = f" of group {dump.group_name(one.group)!r}" if one.group else ""
-    return f"{who} for {whom} in {one.label}{where}, {max(wait.seconds for _, wait in waits):.1f} s"
+    ended = ", which has ended it: what it sent is under way" if _under_way(one, done) else ""
+    return f"{who} for {whom} in {one.label}{where}, {max(wait.seconds for _, wait in waits):.1f} s{ended}"
 
 
 def _end(dump: Dump) -> str:

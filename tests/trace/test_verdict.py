@@ -15,7 +15,7 @@ from aiocoll.endpoint.snapshot import snapshot
 from aiocoll.errors import AiocollError, MismatchError, PeerLostError
 from aiocoll.group import Group
 from aiocoll.observe.dump import text_of, write
-from aiocoll.sim import Crash
+from aiocoll.sim import Crash, SlowLink
 from aiocoll.sim import run as simulate
 from aiocoll.trace.command import main as trace
 from aiocoll.trace.dumps import Dump, files, latest, read
@@ -80,6 +80,27 @@ def test_ranks_that_wait_for_one_another_are_a_cycle() -> None:
     assert "rank 0 waits for rank 2 in recv from rank 2 with tag 0 of group 'world', 1.0 s" in lines
     cycle_line = "a cycle: rank 0 waits for rank 2 waits for rank 1 waits for rank 0; nobody of them can go on"
     assert lines[-1] == cycle_line
+
+
+def test_what_is_under_way_makes_no_cycle() -> None:
+    async def main(group: Group) -> Dump:
+        calls = asyncio.ensure_future(_barriers(group, 2))
+        await asyncio.sleep(1.0)
+        dump = _dump(group)
+        await calls
+        return dump
+
+    lines = verdict(simulate(2, main, faults=SlowLink(1, 0, latency=5.0)))
+    assert lines == [
+        "rank 0 waits for rank 1 in barrier (call 0) of group 'world', 1.0 s, which has ended it: what it sent is "
+        "under way",
+        "rank 1 waits for rank 0 in barrier (call 1) of group 'world', 1.0 s",
+    ]
+
+
+async def _barriers(group: Group, count: int) -> None:
+    for _ in range(count):
+        await group.barrier()
 
 
 def test_the_dead_are_named_with_those_who_saw_it() -> None:
