@@ -220,6 +220,7 @@ def test_processes_die_one_after_the_other_down_to_one(transport: str) -> None:
             size -= 1
             assert group.size == size and victim not in group.ranks
             await works(group)
+            await group.agree()  # all are through, before the next one dies
         await group.close()
 
     results = ranks(4, main, "process", faults=[Crash(rank) for rank in (1, 2, 3)], transport=transport, timeout=30.0)
