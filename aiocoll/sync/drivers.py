@@ -102,7 +102,8 @@ class Driver:
                 coroutine = coroutine_of(make())
                 parked_on = coroutine.send(None)
             except StopIteration as stop:
-                INTERRUPTS.arrive()
+                if INTERRUPTS.pending:
+                    INTERRUPTS.arrive()
                 return stop.value  # type: ignore[no-any-return]
             finally:
                 _set_running_loop(None)

@@ -40,14 +40,14 @@ class Interrupts:
     def __init__(self) -> None:
         self._drivers: dict[int, Driver] = {}
         self._installed = False
-        self._pending = False
+        self.pending = False
         """Whether a Ctrl-C waits for a good moment."""
         self._since = 0.0
         self._again = False
         """Whether the next signal is our own reminder."""
 
     def __repr__(self) -> str:
-        return f"<Interrupts for {len(self._drivers)} drivers{', one waits' if self._pending else ''}>"
+        return f"<Interrupts for {len(self._drivers)} drivers{', one waits' if self.pending else ''}>"
 
     def guard(self, driver: Driver) -> None:
         """From now on, if this is the main thread, where signals arrive, and nobody else handles Ctrl-C."""
@@ -68,20 +68,20 @@ class Interrupts:
 
     def arrive(self) -> None:
         """A call is over: raises KeyboardInterrupt if a Ctrl-C waits."""
-        if self._pending and threading.current_thread() is threading.main_thread():
+        if self.pending and threading.current_thread() is threading.main_thread():
             self._raise()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         reminder, self._again = self._again, False
-        if reminder and not self._pending:
+        if reminder and not self.pending:
             return  # it has arrived in the meantime
-        waited = time.monotonic() - self._since if self._pending else 0.0
+        waited = time.monotonic() - self._since if self.pending else 0.0
         if waited > (_PATIENCE_SECONDS if reminder else _SECOND_SECONDS) or not _busy(frame):
             self._raise()
         for driver in list(self._drivers.values()):
             driver.listen_soon()
-        if not self._pending:
-            self._pending, self._since = True, time.monotonic()
+        if not self.pending:
+            self.pending, self._since = True, time.monotonic()
             self._ask(True)
             for driver in list(self._drivers.values()):
                 with contextlib.suppress(RuntimeError):  # its loop is closed
@@ -93,7 +93,7 @@ class Interrupts:
             self.arrive()
 
     def _raise(self) -> None:
-        self._pending = False
+        self.pending = False
         self._ask(False)
         raise KeyboardInterrupt
 
@@ -104,15 +104,15 @@ class Interrupts:
                 endpoint.interrupted = wanted
 
     def _remind(self, main: int) -> None:
-        while self._pending:
+        while self.pending:
             time.sleep(_REMIND_SECONDS)
-            if self._pending:
+            if self.pending:
                 self._again = True
                 signal.pthread_kill(main, signal.SIGINT)
 
     def forked(self) -> None:
         """In the child, whose drivers are its parent's."""
-        self._drivers, self._pending = {}, False
+        self._drivers, self.pending = {}, False
 
 
 def _busy(frame: FrameType | None) -> bool:
