@@ -10,6 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ..observe.dump import FORMAT
 from ..observe.flight import words
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .operations import Operation
     from .scope import Scope
 
-FORMAT: Final = "aiocoll trace 1"
 _WAITS_MAX: Final = 1000
 
 

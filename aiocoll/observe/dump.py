@@ -12,8 +12,10 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
+FORMAT: Final = "aiocoll trace 1"
 SUFFIX: Final = ".trace.json"
-_NAMED: Final = 1 << 63
+NAMED: Final = 1 << 63
+"""Calls that are matched by name have numbers from here on."""
 
 
 def write(directory: str, name: str, dump: dict[str, Any]) -> str:
@@ -87,7 +89,7 @@ def called(fact: dict[str, Any]) -> str:
     """What a rank called: a collective with its number, or a message with its peer and tag."""
     if fact["kind"] == "call":  # labels of calls that came again have no number
         label, number = str(fact["label"]), int(fact["call"])
-        return label if " " in label or number >= _NAMED else f"{label} (call {number})"
+        return label if " " in label or number >= NAMED else f"{label} (call {number})"
     peer = "anyone" if fact["peer"] is None else f"rank {fact['peer']}"
     tag = "any tag" if fact["tag"] is None else f"tag {fact['tag']}"
     return f"{fact['what']} {'to' if str(fact['what']).startswith('send') else 'from'} {peer} with {tag}"
@@ -103,4 +105,4 @@ def _span(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
 
 
-__all__ = ["SUFFIX", "called", "fact_in_words", "text_of", "write"]
+__all__ = ["FORMAT", "NAMED", "SUFFIX", "called", "fact_in_words", "text_of", "write"]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from ..observe.cycle import find_cycle
+
 RANKS_SHOWN_MAX = 32
 
 Waits = Mapping[int, Sequence[tuple[str, int]]]
@@ -43,29 +45,4 @@ def _peers(peers: Collection[int], ended: Mapping[int, str]) -> str:
     return " and ".join(names) if len(names) <= 8 else f"{len(names)} ranks: {', '.join(names[:8])}, …"
 
 
-def find_cycle(edges: Mapping[int, Sequence[int]]) -> list[int]:
-    """The ranks of one cycle in order, beginning with the lowest; empty if there is none."""
-    settled: set[int] = set()
-    for start in sorted(edges):
-        path: list[int] = []
-        on_path: dict[int, int] = {}
-        branches = [iter((start,))]
-        while branches:
-            rank = next(branches[-1], None)
-            if rank is None:
-                branches.pop()
-                if path:
-                    settled.add(path[-1])
-                    del on_path[path.pop()]
-            elif rank in on_path:
-                cycle = path[on_path[rank] :]
-                lowest = cycle.index(min(cycle))
-                return cycle[lowest:] + cycle[:lowest]
-            elif rank not in settled:
-                on_path[rank] = len(path)
-                path.append(rank)
-                branches.append(iter(edges.get(rank, ())))
-    return []
-
-
-__all__ = ["explain", "find_cycle"]
+__all__ = ["explain"]

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiocoll.errors import AiocollError
-from aiocoll.observe.dump import SUFFIX
+from aiocoll.observe.dump import FORMAT, SUFFIX
 
-FORMAT: Final = "aiocoll trace 1"
-NAMED: Final = 1 << 63
-"""Calls that are matched by name have numbers from here on."""
 _LEFT: Final = "it left"
 
 

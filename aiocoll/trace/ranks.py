@@ -47,8 +47,9 @@ def look(pid: int) -> Process | None:
             caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
     except OSError:
         return None
+    rank = variables.get("AIOCOLL_RANK", "")
     return Process(
-        pid, int(fields[1]), variables.get("AIOCOLL_JOB_ID", ""), variables.get("AIOCOLL_RANK", ""),
+        pid, int(fields[1]), variables.get("AIOCOLL_JOB_ID", ""), rank if rank.isdecimal() else "",
         variables.get("AIOCOLL_TRACE_DIR", ""), bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1),
     )  # fmt: skip
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from .dumps import NAMED, Dump, Made, latest
+from aiocoll.observe.dump import NAMED
+
+from .dumps import Dump, Made, latest
 from .waiting import waiting
 
 _DESCRIPTION_CHARS_MAX: Final = 200

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from aiocoll.observe.cycle import find_cycle
 from aiocoll.observe.dump import called
 
 from .dumps import Dump, Wait
@@ -32,7 +33,7 @@ def waiting(ranks: Mapping[int, Dump]) -> list[str]:
         lines = [*lines[:_LINES_MAX], f"and {len(lines) - _LINES_MAX} more that wait"]
     busy = {rank for rank, dump in ranks.items() if any(wait.peer >= 0 for wait in dump.waits())}
     lines += [_end(ranks[peer]) for peer in wanted if peer in ranks and peer not in busy]
-    ring = cycle(edges)
+    ring = find_cycle(edges)
     if ring and _apart(ranks, ring):
         shown = [str(ranks[rank].shown(rank)) for rank in ring]
         lines.append(f"a cycle: rank {' waits for rank '.join([*shown, shown[0]])}; nobody of them can go on")
@@ -75,28 +76,3 @@ def _apart(ranks: Mapping[int, Dump], ring: Iterable[int]) -> bool:
     """Whether a ring of ranks is more than one collective in which all of them are: there a cycle is how it works."""
     labels = {(wait.group, wait.label) for rank in ring for wait in ranks[rank].waits()}
     return len(labels) > 1
-
-
-def cycle(edges: Mapping[int, set[int]]) -> list[int]:
-    """Ranks that wait for one another in a ring, from the lowest on; empty if there is no ring."""
-    over: set[int] = set()
-    for start in sorted(edges):
-        path: list[int] = []
-        stack: list[tuple[int, list[int]]] = [(start, sorted(edges.get(start, ())))]
-        while stack:
-            rank, left = stack[-1]
-            if rank not in path:
-                path.append(rank)
-            if not left:
-                over.add(rank)
-                path.pop()
-                stack.pop()
-                continue
-            peer = left.pop(0)
-            if peer in path:
-                ring = path[path.index(peer) :]
-                first = ring.index(min(ring))
-                return ring[first:] + ring[:first]
-            if peer not in over and peer in edges:
-                stack.append((peer, sorted(edges[peer])))
-    return []

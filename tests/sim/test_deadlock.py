@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 
-from aiocoll.sim.deadlock import explain, find_cycle
+from aiocoll.observe.cycle import find_cycle
+from aiocoll.sim.deadlock import explain
 
 
 def test_cycles_are_found_and_begin_with_the_lowest_rank() -> None:
     assert find_cycle({0: [1], 1: [2], 2: [0]}) == [0, 1, 2]
     assert find_cycle({3: [1], 1: [2], 2: [1]}) == [1, 2]
     assert find_cycle({0: [1, 2], 1: [3], 2: [3], 3: []}) == []
+    assert find_cycle({3: {1}, 1: {2}, 2: {3}, 0: {3}}) == [1, 2, 3]
     assert find_cycle({5: [5]}) == [5]
     assert find_cycle({}) == []
 

@@ -20,7 +20,6 @@ from aiocoll.sim import run as simulate
 from aiocoll.trace.command import main as trace
 from aiocoll.trace.dumps import Dump, files, latest, read
 from aiocoll.trace.verdict import verdict
-from aiocoll.trace.waiting import cycle
 
 
 def _dump(group: Group) -> Dump:
@@ -225,17 +224,3 @@ def test_the_newest_dump_before_the_end_speaks() -> None:
     (ranks,) = latest([newer, older], before=50.0).values()
     assert ranks[0] is older
     assert math.isfinite(newer.wall)
-
-
-@pytest.mark.parametrize(
-    ("edges", "ring"),
-    [
-        ({}, []),
-        ({0: {1}, 1: {2}, 2: set()}, []),
-        ({0: {1}, 1: {2}, 2: {1}}, [1, 2]),
-        ({3: {1}, 1: {2}, 2: {3}, 0: {3}}, [1, 2, 3]),
-        ({0: {1, 2}, 1: {3}, 2: {3}, 3: set()}, []),
-    ],
-)
-def test_cycles(edges: dict[int, set[int]], ring: list[int]) -> None:
-    assert cycle(edges) == ring
