@@ -204,8 +204,9 @@ class Storm:
 
     def ask_for_dumps(self) -> None:
         """Has those who live write to stderr what they are at."""
-        for pid in self.processes:
-            os.kill(pid, signal.SIGUSR2)
+        for pid, process in self.processes.items():
+            if process.is_alive():
+                os.kill(pid, signal.SIGUSR2)
         self.listen(1.0)
 
     def one_round(self) -> None:

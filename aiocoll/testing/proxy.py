@@ -96,8 +96,11 @@ class FaultProxy:
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise UsageError(f"{self!r} is in use already")
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._live, args=(ready,), name="aiocoll fault proxy", daemon=True)
+        ready, control = threading.Event(), _listener(self._host)
+        self.address = control.getsockname()[:2]
+        self._thread = threading.Thread(
+            target=self._live, args=(ready, control), name="aiocoll fault proxy", daemon=True
+        )
         self._thread.start()
         ready.wait()
         self._before = {name: os.environ.get(name) for name in _VARIABLES}
@@ -117,11 +120,9 @@ class FaultProxy:
         self._thread.join()
         self._loop = self._thread = None
 
-    def _live(self, ready: threading.Event) -> None:
+    def _live(self, ready: threading.Event, control: socket.socket) -> None:
         with asyncio.Runner() as runner:  # which cancels what still runs when the loop is stopped
             self._loop = loop = runner.get_loop()
-            control = _listener(self._host)
-            self.address = control.getsockname()[:2]
             ready.set()
             loop.create_task(self._accept(control, self._asked))
             loop.run_forever()
