@@ -59,9 +59,11 @@ class Interrupts:
             self._installed = True
 
     def release(self, driver: Driver) -> None:
-        """That one is at its end; with the last one goes the handler."""
+        """That one is at its end; with the last one goes the handler, unless a Ctrl-C still has to arrive."""
         self._drivers.pop(id(driver), None)
-        if self._installed and not self._drivers and threading.current_thread() is threading.main_thread():
+        if self.pending or threading.current_thread() is not threading.main_thread():
+            return
+        if self._installed and not self._drivers:
             self._installed = False
             if signal.getsignal(signal.SIGINT) == self._handle:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -104,7 +106,7 @@ class Interrupts:
                 endpoint.interrupted = wanted
 
     def _remind(self, main: int) -> None:
-        while self.pending:
+        while signal.getsignal(signal.SIGINT) == self._handle and self.pending:
             time.sleep(_REMIND_SECONDS)
             if self.pending:
                 self._again = True

@@ -21,6 +21,8 @@ import pytest
 import aiocoll.sync
 from aiocoll import GroupBrokenError
 from aiocoll.sync import SyncGroup
+from aiocoll.sync.drivers import Driver
+from aiocoll.sync.interrupt import INTERRUPTS
 
 PACKAGE = str(Path(aiocoll.__file__).parent)
 
@@ -127,6 +129,24 @@ def test_a_handler_of_the_users_is_left_alone() -> None:
         assert caught == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_one_that_comes_while_the_last_group_closes_arrives_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = Driver._wind_up
+
+    def interrupted_end(driver: Driver) -> None:
+        signal.raise_signal(signal.SIGINT)
+        end(driver)
+
+    group = aiocoll.sync.connect(size=1, rank=0)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Driver, "_wind_up", interrupted_end)
+        group.close()
+        while INTERRUPTS.pending:
+            os.sched_yield()
+    assert group.closed and not INTERRUPTS.pending  # else one more would come every millisecond
+    aiocoll.sync.connect(size=1, rank=0).close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_last_group_of_several_takes_the_handler_along() -> None:
