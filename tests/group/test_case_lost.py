@@ -102,8 +102,7 @@ def test_j2_k5_a_rank_stopped_in_the_middle_is_missed_at_the_deadline_and_left_b
     assert [each for rank, each in enumerate(results) if rank != VICTIM] == [(0, 1, 3)] * 3
 
 
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
-def test_k5_giving_up_a_call_waits_for_nobody(transport: str) -> None:
+def test_k5_giving_up_a_call_waits_for_nobody() -> None:
     """Cancelling is how a call is aborted: the others' calls end at once and say by whom, closing is quick, and the
     survivors meet again without the one that stands still."""
 
@@ -122,7 +121,7 @@ def test_k5_giving_up_a_call_waits_for_nobody(transport: str) -> None:
             assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
         else:
             assert all(isinstance(end, GroupBrokenError) and "rank 0" in str(end) for end in ends), ends
-        smaller = await group.shrink(timeout=5)
+        smaller = await group.shrink(timeout=4)
         assert smaller.ranks == (0, 1, 3) and await smaller.all_reduce(group.rank) == 4
         await smaller.barrier()
         began = time.monotonic()
@@ -132,4 +131,4 @@ def test_k5_giving_up_a_call_waits_for_nobody(transport: str) -> None:
         if group.rank == 3:
             os.kill(group._endpoint.members[VICTIM].pid, signal.SIGKILL)
 
-    run(4, main, "process", transport=transport, timeout=60, faults=Crash(VICTIM, at=NEVER))
+    run(4, main, "process", transport="tcp", timeout=60, faults=Crash(VICTIM, at=NEVER))
