@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,7 @@ from ..store import TCPStore, host_store
 
 _SECRET = b"ranks of one test"
 _GRACE_SECONDS = 10.0
+_MET = "met"
 
 
 class RankDiedError(AiocollError):
@@ -41,7 +43,7 @@ def run_processes(
     """`main(group)` in `size` processes over a store in this one; results by rank.
 
     The earliest failure that is no consequence of another is raised here; the others are given a grace time, then
-    killed. `crashes` with `at=` are SIGKILLs.
+    killed. `crashes` with `at=` are SIGKILLs, so many seconds after all ranks have met.
     """
     hosted = host_store("127.0.0.1", 0, secret=_SECRET, job="test")
     try:
@@ -77,6 +79,9 @@ class _Crew:
         self.kills = sorted((crash.at, crash.rank) for crash in crashes if crash.at is not None)
         self.answers: dict[int, tuple[bool, Any]] = {}
         self.order: list[int] = []
+        self.began = math.inf
+        """When all ranks that live had met."""
+        self._met: set[int] = set()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["aiocoll", "aiocoll.testing.processes", "cloudpickle"])
         self.processes, self.pipes = [], {}
@@ -108,34 +113,43 @@ class _Crew:
 
     def _wait(self) -> None:
         """Until every rank has answered or died, the limit has passed, or the grace time after a failure."""
-        began = time.monotonic()
-        until = began + self.limit
-        listening = {pipe: rank for rank, pipe in self.pipes.items()}
+        started = time.monotonic()
+        until = started + self.limit
+        listening: dict[Any, int] = {pipe: rank for rank, pipe in self.pipes.items()}
         while listening and (left := until - time.monotonic()) > 0:
             if self.kills:
-                left = min(left, max(0.0, began + self.kills[0][0] - time.monotonic()))
+                left = min(left, max(0.0, self.began + self.kills[0][0] - time.monotonic()))
             for pipe in connection.wait(list(listening), left):
-                rank = listening.pop(pipe)  # type: ignore[call-overload]
-                self._hear(rank)
-                if not self.answers[rank][0] and not self._crashed(rank):
-                    until = min(until, time.monotonic() + _GRACE_SECONDS)
-            while self.kills and began + self.kills[0][0] <= time.monotonic():
+                rank = listening[pipe]
+                if self._hear(rank):
+                    del listening[pipe]
+                    if not self.answers[rank][0] and not self._crashed(rank):
+                        until = min(until, time.monotonic() + _GRACE_SECONDS)
+            if self.began == math.inf and len(self._met | set(self.answers)) == self.size:
+                self.began = time.monotonic()
+            while self.kills and self.began + self.kills[0][0] <= time.monotonic():
                 self.processes[self.kills.pop(0)[1]].kill()
         for rank in listening.values():
             self.processes[rank].kill()
-            error = TimeoutError(f"rank {rank} still ran after {time.monotonic() - began:.0f} s and was killed")
+            error = TimeoutError(f"rank {rank} still ran after {time.monotonic() - started:.0f} s and was killed")
             self.answers[rank] = (False, error)
             self.order.append(rank)
 
-    def _hear(self, rank: int) -> None:
+    def _hear(self, rank: int) -> bool:
+        """Takes in what a rank says; whether that was its end."""
         try:
-            self.answers[rank] = self.pipes[rank].recv()
+            said = self.pipes[rank].recv()
+            if said == _MET:
+                self._met.add(rank)
+                return False
+            self.answers[rank] = said
         except EOFError:
             self.processes[rank].join()
             self.answers[rank] = (False, RankDiedError(f"rank {rank} {_how(self.processes[rank].exitcode)}"))
         except Exception as error:  # what the rank returned cannot be loaded here
             self.answers[rank] = (False, error)
         self.order.append(rank)
+        return True
 
     def _crashed(self, rank: int) -> bool:
         return rank in self.expected and isinstance(self.answers[rank][1], RankDiedError)
@@ -176,14 +190,14 @@ def _how(code: int | None) -> str:
 
 
 def _rank_process(rank: int, size: int, payload: bytes, pipe: connection.Connection) -> None:
-    """Runs one rank and answers with (True, result) or (False, exception)."""
+    """Runs one rank, says when it has met the others, and answers with (True, result) or (False, exception)."""
     import cloudpickle
 
     try:
         main, connect, address, uvloop, environ = cloudpickle.loads(payload)
         os.environ.clear()
         os.environ.update(environ)  # the server's stem from when it started
-        answer = (True, _in_loop(_as_rank(rank, size, main, connect, address), uvloop))
+        answer = (True, _in_loop(_as_rank(rank, size, main, connect, address, pipe), uvloop))
     except Exception as error:
         error.add_note("".join(traceback.format_exception(error)).rstrip())
         answer = (False, error)
@@ -214,14 +228,16 @@ def _in_loop(coroutine: Any, uvloop: bool) -> Any:
 
 
 async def _as_rank(
-    rank: int, size: int, main: Callable[[Any], Any], connect: dict[str, Any], address: tuple[str, int]
-) -> Any:
+    rank: int, size: int, main: Callable[[Any], Any], connect: dict[str, Any], address: tuple[str, int],
+    pipe: connection.Connection,
+) -> Any:  # fmt: skip
     import aiocoll
 
     store = await TCPStore.connect(*address, secret=_SECRET, job="test", timeout=_GRACE_SECONDS)
     try:
         where: dict[str, Any] = {"store": store, "rank": rank, "size": size} | connect
         async with aiocoll.connect(**where) as group:
+            pipe.send(_MET)
             return await main(group)
     finally:
         await store.close()

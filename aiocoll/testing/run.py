@@ -83,22 +83,26 @@ async def _run_here(
     store = MemoryStore()
     loop = asyncio.get_running_loop()
     groups: dict[int, Group] = {}
+    timers: list[asyncio.TimerHandle] = []
+
+    def begin() -> None:
+        timers.extend(loop.call_later(crash.at, cut, crash.rank) for crash in crashes if crash.at is not None)
 
     async def one(rank: int) -> Any:
         where: dict[str, Any] = {"store": store, "rank": rank, "size": size, "transport": fabric} | connect
         async with aiocoll.connect(**where) as group:
             groups[rank] = group
+            if len(groups) == size:  # the time of a crash counts from here on
+                begin()
             return await main(group)
 
     ranks = Ranks(size)
 
     def cut(rank: int) -> None:
-        if rank in groups:
-            groups[rank]._endpoint.transport.switch.power_cut(rank)  # type: ignore[attr-defined]
+        groups[rank]._endpoint.transport.switch.power_cut(rank)  # type: ignore[attr-defined]
         ranks.crash(rank)
 
     ranks.start(one)
-    timers = [loop.call_later(crash.at, cut, crash.rank) for crash in crashes if crash.at is not None]
     try:
         await ranks.wait(limit=limit, grace=_GRACE_SECONDS)
     finally:
