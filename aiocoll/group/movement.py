@@ -19,6 +19,7 @@ from ..algorithms.share import share
 from ..algorithms.spread import BLOCK_BYTES, TOTAL, head_of
 from ..buffers import as_bytes, as_out, check_out
 from ..endpoint import Channel, Scope
+from ..endpoint.news import absentees
 from ..errors import CollectiveTimeoutError, MismatchError
 from ..wire.codec import parse
 from .broadcasts import Body, Broadcasts
@@ -303,16 +304,14 @@ def _absent(scope: Scope, missing: tuple[int, ...], error: CollectiveTimeoutErro
     """A monitored barrier that was late, naming some of those that are missing."""
     members = [(rank, scope.endpoint.members[scope.ranks[rank]]) for rank in missing]
     who = ", ".join(f"rank {rank}: {member.host}, pid {member.pid}" for rank, member in members)
-    one = len(missing) == 1
-    named = f"Rank {missing[0]}" if one else f"Ranks {', '.join(map(str, missing))}"
+    named = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
     text = (
         f"[Rank {scope.rank}] {named} failed to pass monitoredBarrier in {error.elapsed * 1e3:.0f} ms "
         f"({error.operation} of group {scope.label!r}; {who}); the group is broken"
     )
     return CollectiveTimeoutError(
-        text, missing=missing, operation=error.operation, elapsed=error.elapsed, rank=missing[0] if one else None,
-        world_rank=scope.ranks[missing[0]] if one else None, group=error.group, collective=error.collective,
-        call=error.call,
+        text, operation=error.operation, elapsed=error.elapsed, group=error.group, collective=error.collective,
+        call=error.call, **absentees(scope, [scope.ranks[rank] for rank in missing]),
     )  # fmt: skip
 
 

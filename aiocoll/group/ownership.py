@@ -144,8 +144,8 @@ class Connection:
             await _closing(self._shut, self._part, self.lineage)
 
     def __del__(self) -> None:
-        """No group has it any more, and something followed: the goodbye is said in the background."""
-        if self._closed or self.endpoint.closed or self._pid != os.getpid():
+        """No group has it any more: what is still open ends in the background, with a goodbye if something followed."""
+        if self._closed or self._pid != os.getpid():
             return
         lineage, closing = self.lineage, (self._shut, self._part)
         if lineage.loop.is_closed():

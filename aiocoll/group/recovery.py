@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..endpoint.news import absentees
+from ..endpoint.news import absentees, sayable
 from ..endpoint.outcome import AGREED, CANCELLED, LATE, MISMATCH, REFUSED, SHRUNK, Outcome, Wish
 from ..endpoint.recovery import Recovery
 from ..errors import AiocollError, CollectiveTimeoutError, GroupBrokenError, MismatchError, UsageError
@@ -76,7 +76,7 @@ class Recoveries(Calls):
             refusal = error
             if not isinstance(error, UsageError):  # a flag with a mind of its own
                 refusal = UsageError(f"{kind} on rank {scope.rank}: {type(error).__name__}: {error}")
-            agreement.begin(scope, scope.recoveries, Wish(kind, math.inf), refused=str(refusal))
+            agreement.begin(scope, scope.recoveries, Wish(kind, math.inf), refused=sayable(refusal))
             raise refusal from (None if refusal is error else error)
         recovery = agreement.begin(scope, scope.recoveries, made)
 

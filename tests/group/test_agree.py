@@ -159,7 +159,7 @@ def test_cancelling_ends_it_for_all_and_names_who(who: int, fabric: str) -> None
 def test_what_one_rank_refuses_is_refused_for_all_and_breaks_nothing(who: int, fabric: str) -> None:
     class Undecided:
         def __bool__(self) -> bool:
-            raise KeyError("nobody knows")
+            raise KeyError("nobody knows" + "!" * 2_000_000)  # more than a control message holds
 
     async def main(group: Group) -> None:
         mine = group.rank == who
@@ -224,6 +224,32 @@ def test_words_that_no_correct_peer_says() -> None:
         await group.barrier()
 
     ranks(2, main, "inproc")
+
+
+@on_every_fabric
+@pytest.mark.parametrize("call", ["agree", "shrink"])
+def test_who_closes_the_group_after_it_was_asked_is_not_waited_for(call: str, fabric: str) -> None:
+    async def main(group: Group) -> None:
+        twin = await group.dup()
+        if group.rank == 1:
+            assert await group.recv(0) == 1
+            await twin.close()
+        else:
+            async with asyncio.timeout(20):
+                pending = asyncio.ensure_future(getattr(twin, call)(timeout=1000))
+                await asyncio.sleep(0)
+                if group.rank == 0:
+                    await group.send(1, 1)
+                result = await pending
+            if call == "agree":
+                assert result is True
+            else:
+                assert result.ranks == (0, 2)
+                await result.close()
+        await group.barrier()
+        await twin.close()
+
+    ranks(3, main, fabric)
 
 
 async def votes(group: Group) -> tuple[bool, ...]:

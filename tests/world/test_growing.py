@@ -14,6 +14,7 @@ import pytest
 import aiocoll
 from aiocoll import Group
 from aiocoll.errors import (
+    CollectiveTimeoutError,
     GroupBrokenError,
     MismatchError,
     PeerLostError,
@@ -171,6 +172,30 @@ async def test_numbers_are_never_given_twice_and_errors_name_them() -> None:
 
 async def nothing(group: Group) -> None:
     pass
+
+
+async def test_a_monitored_barrier_names_whom_it_misses_by_the_number_in_the_world() -> None:
+    job, known = Job(), asyncio.Event()
+
+    async def late(group: Group) -> None:
+        if group.rank == 0:
+            await known.wait()
+            assert isinstance(await outcome(group.barrier()), GroupBrokenError)
+        else:
+            error = await outcome(group.monitored_barrier(timeout=0.05))
+            assert isinstance(error, CollectiveTimeoutError)
+            assert (error.missing, error.rank, error.world_rank) == ((0,), 0, 1)
+            known.set()
+
+    async def main(group: Group) -> None:
+        some = await group.subgroup([1, 0])
+        await job.line(1)
+        async with await some.grow() as grown:
+            assert grown.ranks == (1, 0, 2)
+            await late(grown)
+        await some.close()
+
+    await job.run(2, main, job.newcomer(late))
 
 
 async def test_the_dead_and_those_who_went_away_are_left_out() -> None:

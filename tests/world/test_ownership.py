@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+import aiocoll
 from aiocoll import Group
 from aiocoll.errors import GroupBrokenError, NotInitializedError, PeerLostError
 from aiocoll.group.ownership import successor
 
-from .jobs import Job, adds_up, over_each_transport
+from .jobs import Job, adds_up, free_port, over_each_transport
 
 ways = pytest.mark.parametrize("way", ["shrink", "grow", "admit"])
 
@@ -168,6 +169,21 @@ async def test_a_group_that_nothing_followed_and_nobody_closed_is_a_warning() ->
         del twin
         gc.collect()
     await asyncio.sleep(0)
+
+
+async def test_a_group_that_was_dropped_leaves_no_descriptor() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    group = await aiocoll.connect(f"tcp://127.0.0.1:{free_port()}", rank=0, size=1)
+    lineage = group._connection.lineage  # type: ignore[union-attr]
+    with pytest.warns(ResourceWarning, match="was never closed"):
+        del group
+        gc.collect()
+    await asyncio.sleep(0)  # in which the rest is begun
+    await lineage.close()
+    assert lineage.over
+    async with asyncio.timeout(20):
+        while len(os.listdir("/proc/self/fd")) > before:  # transports close in their loop's turns
+            await asyncio.sleep(0)
 
 
 async def test_a_subgroup_keeps_what_it_needs_though_its_parent_was_followed() -> None:

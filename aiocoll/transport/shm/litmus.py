@@ -75,7 +75,7 @@ def kernel_fence() -> Callable[[], None]:
 
 
 def play(
-    words: Words, side: int, fence: Callable[[], None], *, rounds: int = ROUNDS, alive: Callable[[], bool] = bool
+    words: Words, side: int, fence: Callable[[], None], *, alive: Callable[[], bool], rounds: int = ROUNDS
 ) -> int:
     """One of the two sides of the test; ``words`` are shared and zero at first. How many rounds were played.
 
