@@ -31,6 +31,8 @@ class Agreement:
         self.under_way: dict[Place, Recovery] = {}
         self._early: dict[Place, dict[int, dict[str, Any]]] = {}
         """Who has joined calls that this rank has not made yet."""
+        self._askers: dict[Place, set[int]] = {}
+        """Who leads such calls, and waits for this rank."""
         self._came_to: dict[Place, Outcome] = {}
         self._followed: dict[int, Outcome] = {}
         """What groups were followed by."""
@@ -42,6 +44,7 @@ class Agreement:
         """This rank makes the recovery call ``number`` of a group, or refuses it; it goes on by itself from here."""
         place = (scope.id, number)
         recovery = Recovery(self, scope, number, wish, self._early.pop(place, {}))
+        self._askers.pop(place, None)
         recovery.refused = refused
         outcome = self._came_to.get(place)
         if outcome is None:
@@ -82,6 +85,8 @@ class Agreement:
             self._early.setdefault((group, number), {})[peer] = news
             bound(self._early, _REMEMBERED_MAX)
         else:
+            self._askers.setdefault((group, number), set()).add(peer)
+            bound(self._askers, _REMEMBERED_MAX)
             self.tell(peer, group, number, k="alive")
 
     def _told(self, place: Place, outcome: Outcome) -> None:
@@ -101,6 +106,7 @@ class Agreement:
         """A call is over."""
         self.under_way.pop(place, None)
         self._early.pop(place, None)
+        self._askers.pop(place, None)
         self._came_to[place] = outcome
         bound(self._came_to, _REMEMBERED_MAX)
         if outcome["o"] == SHRUNK:
@@ -132,6 +138,6 @@ class Agreement:
             recovery = self.under_way.pop(place)
             text = f"group {scope.label!r} was closed on this rank ({scope.rank}) while this was pending"
             recovery.leave(GroupBrokenError(f"{recovery.label}: {text}", **scope.mine()))
-        for place in [place for place in self._early if place[0] == scope.id]:
-            for peer in self._early.pop(place):
+        for place in [place for place in {*self._early, *self._askers} if place[0] == scope.id]:
+            for peer in {*self._early.pop(place, ()), *self._askers.pop(place, ())}:
                 self.tell(peer, *place, k="left")

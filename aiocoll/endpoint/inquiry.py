@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import CollectiveTimeoutError, MismatchError
+from ..errors import CollectiveTimeoutError, GroupBrokenError, MismatchError
 from .message import MessageReceive, MessageSend
 from .news import absentees, called
 
@@ -120,6 +120,15 @@ class Inquiry:
                     failure.break_group(scope, error, number=number)
                     return
         if not self.final:
+            left = next((world for world in self.peers if self.answers.get(world, {}).get("left")), None)
+            if left is not None:
+                member = failure.endpoint.members[left]
+                text = (
+                    f"{call.label} on rank {scope.rank} waits in vain: rank {scope.index[left]} ({member.host}, pid "
+                    f"{member.pid}) has closed group {scope.label!r} without this call"
+                )
+                error = GroupBrokenError(text, **scope.who(left), **call.where())
+                failure.break_group(scope, error, call=call)
             return
         missing = self.missing()
         who = (
@@ -143,7 +152,7 @@ class Inquiry:
         elapsed = self.failure.endpoint.loop.time() - send.began
         edges = [f"rank {scope.rank} waits for rank {scope.index[send.peer]} ({send.describe()})"]
         for world in scope.others():
-            for what, peer in (self.answers.get(world) or {}).get("waits") or ():
+            for what, peer in _waits_of(self.answers.get(world, {})):
                 if peer in scope.index:
                     edges.append(f"rank {scope.index[world]} waits for rank {scope.index[peer]} ({what})")
         text = (
@@ -168,9 +177,14 @@ def _calls_of(answer: dict[str, Any], number: int) -> list[tuple[int, str]]:
 
 def _stuck(answer: dict[str, Any]) -> str:
     """What a rank waits in besides its last call here: a message, or a call of another group."""
-    waits = answer.get("waits")
-    for each in waits if isinstance(waits, (list, tuple)) else ():
-        what = str(each[0]) if isinstance(each, (list, tuple)) and each else ""
+    for what, _ in _waits_of(answer):
         if what and not what.startswith(str(answer.get("last"))):
             return f"; it waits in {what}"
     return ""
+
+
+def _waits_of(answer: dict[str, Any]) -> list[tuple[str, int]]:
+    """In what another rank waits, and for which world ranks."""
+    waits = answer.get("waits")
+    pairs = [each for each in waits if isinstance(each, (list, tuple))] if isinstance(waits, (list, tuple)) else []
+    return [(str(each[0]), each[1]) for each in pairs if len(each) == 2 and isinstance(each[1], int)]

@@ -14,6 +14,7 @@ from .inquiry import Inquiry
 from .message import MessageReceive, MessageSend
 from .news import absentees
 from .operations import Operation
+from .scope import NAMED
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -77,8 +78,10 @@ class Lateness:
         """What this rank tells one that asks why it waits."""
         waits = [[what, peer] for what, peer in self.endpoint.waiting_for()[:20]]
         if scope is None:
-            here = call < self.endpoint.inbox.gone.get(group, 0)
-            return {"here": here, "last": "not in this group (any more)", "waits": waits}
+            made = self.endpoint.inbox.gone.get(group)
+            here = made is not None and call < made
+            left = made is not None and made <= call < NAMED
+            return {"here": here, "left": left, "last": "not in this group (any more)", "waits": waits}
         under_way = scope.calls.get(call)
         description = under_way.description if under_way is not None else scope.over.get(call)
         some = islice(scope.calls.values(), _CALLS_TOLD_MAX)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,6 +252,43 @@ def test_who_closes_the_group_after_it_was_asked_is_not_waited_for(call: str, fa
         await twin.close()
 
     ranks(3, main, fabric)
+
+
+class AlwaysLate:
+    """A loop in which every timer is ten seconds late; no other time passes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self.now = loop, loop.time()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.Handle:
+        def late() -> None:
+            self.now = when + 10.0
+            callback()
+
+        return self.loop.call_soon(late)
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_a_rank_that_is_always_late_comes_to_an_end_all_the_same(away: int) -> None:
+    async def main(group: Group) -> None:
+        if group.rank == away:
+            assert await group.recv(1 - away) == 7
+        else:
+            endpoint = group._endpoint
+            endpoint.loop = AlwaysLate(endpoint.loop)  # type: ignore[assignment]
+            async with asyncio.timeout(20):
+                error = await outcome(group.agree(timeout=1.0))
+            endpoint.loop = endpoint.loop.loop  # type: ignore[attr-defined]
+            assert isinstance(error, CollectiveTimeoutError) and error.missing == (away,)
+            await group.send(7, away)
+
+    ranks(2, main, "inproc")
 
 
 async def votes(group: Group) -> tuple[bool, ...]:

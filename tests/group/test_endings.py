@@ -168,3 +168,24 @@ def test_f8_closing_after_a_timeout_is_quick_and_writes_nothing(fabric: str) -> 
 
     ranks(2, main, fabric)
     assert (outs[0] == outs[1]).all()
+
+
+@pytest.mark.parametrize("fabric", ["inproc", "tcp", "shm"])  # no looking around in simulations
+def test_a_call_on_a_group_that_a_member_has_closed_does_not_wait_for_its_deadline(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        twin = await group.dup()
+        assert await twin.all_reduce(group.rank) == 3
+        if group.rank == 1:
+            await twin.close()
+            await group.recv(0)
+        else:
+            async with asyncio.timeout(30):
+                error = await outcome(twin.all_reduce(1, timeout=1000))
+            assert type(error) is GroupBrokenError and "rank 1" in str(error) and "closed" in str(error), error
+            assert error.rank == error.world_rank == 1 and error.collective == "all_reduce" and error.call == 1
+            if group.rank == 0:
+                await group.send(1, 1)
+        assert await group.all_reduce(1) == 3
+        await twin.close()
+
+    ranks(3, main, fabric)
