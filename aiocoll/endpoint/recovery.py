@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _HEIRS: Final = 8
 """So many of those who would lead next hear from every follower what it came to."""
+_EXCUSES_MAX: Final = 8
+"""So many times the clock is put right for a rank that woke up late: one whose loop is always late comes to an end."""
 
 
 class Waiter(Operation):
@@ -75,6 +77,7 @@ class Recovery(Leading):
         self._accepted: tuple[list[int], Outcome] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wake = math.inf
+        self._excuses = _EXCUSES_MAX
         self._turning = self._again = False
         for join in joins.values():
             self._hurry(join)
@@ -285,7 +288,8 @@ class Recovery(Leading):
         """A rank that was frozen, or away from its loop, gives nobody up for that: the time in which it could not hear
         does not count, and it hears first what was said meanwhile."""
         away = self._endpoint.loop.time() - self._wake
-        if away > self.pause / 4:
+        if away > self.pause / 4 and self._excuses:
+            self._excuses -= 1
             away += self.pause / 4
             self.began, self.until = self.began + away, self.until + away
             self._since, self._proposed_at = self._since + away, self._proposed_at + away

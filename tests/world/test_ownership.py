@@ -182,7 +182,7 @@ async def test_a_group_that_was_dropped_leaves_no_descriptor() -> None:
     await lineage.close()
     assert lineage.over
     async with asyncio.timeout(20):
-        while len(os.listdir("/proc/self/fd")) > before:  # transports close in their loop's turns
+        while len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110  (transports close in their loop's turns)
             await asyncio.sleep(0)
 
 
