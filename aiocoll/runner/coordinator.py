@@ -1,7 +1,7 @@
 """Node 0's part among several runners: who belongs to the job, who is lost, and when it is over.
 
 Rule: one actor. Runners push what happens to one queue (``door``), here it is taken in order, and what follows is
-written where they read it: ``plan`` (who begins), ``reply/<node>`` (to one who comes later), ``<restart>/end``.
+written where they read it: ``plan`` (who begins), ``reply/<process>`` (to one who comes later), ``<restart>/end``.
 
     gathering --MAX came, or MIN and nobody new for the last call--> running --all over, or fewer than MIN--> end
 """
@@ -130,8 +130,7 @@ class Coordinator:
                 await self._forget(node)
             else:
                 await self._heard(kind, node, rest)
-            if len(self._living) >= options.nnodes_min:
-                late = loop.time() + options.last_call
+            late = loop.time() + options.last_call if len(self._living) >= options.nnodes_min else deadline
         await self._begin()
 
     async def close(self) -> None:
@@ -198,12 +197,12 @@ class Coordinator:
         seat = Seat.decode(await self._store.get(f"seat/{node}", timeout=LOST_S))
         if why := self._why_not(node, seat):
             await self._store.delete(f"seat/{node}")
-            await self._store.set(f"reply/{node}", json.dumps({"refused": why}).encode())
+            await self._store.set(f"reply/{seat.process}", json.dumps({"refused": why}).encode())
             return
         self._living[node] = _Standing(seat, self._next_rank)
         self._next_rank += seat.ranks
         reply = {"first": self._living[node].first, "nodes": len(self._living)}
-        await self._store.set(f"reply/{node}", json.dumps(reply).encode())
+        await self._store.set(f"reply/{seat.process}", json.dumps(reply).encode())
         self._say(f"aiocoll: node {node} ({seat.host}) has come, with {seat.ranks} ranks")
 
     def _why_not(self, node: int, seat: Seat) -> str:
@@ -232,7 +231,7 @@ class Coordinator:
 
     async def _forget(self, node: int) -> _Standing | None:
         """Its number is free again."""
-        for key in ("seat", "reply", "beat"):
+        for key in ("seat", "beat"):
             await self._store.delete(f"{key}/{node}")
         return self._living.pop(node, None)
 

@@ -130,6 +130,9 @@ class Attempt:
 
     def adopt(self, rank: int, processes: Processes, number: int) -> None:
         """The `number`-th replacement has been started in place of `rank`, which has failed."""
+        for ended in [each for each in self._herds if each.done]:
+            ended.reap(1.0)  # its warden has said that it ends
+            self._herds.remove(ended)
         self._herds.append(processes)
         self._owners[rank], self._numbers[rank] = processes, number
         self._tails[rank].clear()

@@ -65,7 +65,8 @@ class Node:
     ) -> None:
         self._options, self._server, self._client = options, server, store
         self._store = PrefixStore(store, "runner/")
-        self.rank = options.node_rank if options.node_rank is not None else 0
+        self.rank = 0 if server is not None else -1
+        """Its number; below 0 before it has one."""
         self._counts: dict[int, int] = {}
         """Who began, with how many ranks."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,16 +82,21 @@ class Node:
         return f"Node({self.rank} of {nnodes_text(self._options)} at {self._options.rdzv})"
 
     @property
+    def serves(self) -> bool:
+        """Whether this is node 0, without which no other can come."""
+        return self._server is not None
+
+    @property
     def may_go_alone(self) -> bool:
         """Whether the job goes on when only node 0, and with it the store, is lost."""
         left = len(self._counts) - 1
-        return self._options.on_failure == "shrink" and self.rank != 0 and left >= self._options.nnodes_min
+        return self._options.on_failure == "shrink" and not self.serves and left >= self._options.nnodes_min
 
     @property
     def may_leave(self) -> bool:
         """Whether somebody who stops this runner means only this one: the job can do with fewer."""
         options = self._options
-        return options.on_failure == "shrink" and self.rank != 0 and options.nnodes_min < options.nnodes
+        return options.on_failure == "shrink" and not self.serves and options.nnodes_min < options.nnodes
 
     @classmethod
     async def open(cls, options: Options, say: Callable[[str], None]) -> Node:
@@ -136,14 +142,14 @@ class Node:
             options.ranks, nnodes_text(options), options.on_failure, self.host, os.getpid(), process_token()
         )
         wanted = options.node_rank
-        if wanted is None and self._server is None:
-            wanted = await self._free_number(mine)
-        self.rank = wanted or 0
-        taken = Seat.decode(await self._store.compare_set(f"seat/{self.rank}", b"", mine.encode()))
+        if wanted is None:
+            wanted = 0 if self.serves else await self._free_number(mine)
+        taken = Seat.decode(await self._store.compare_set(f"seat/{wanted}", b"", mine.encode()))
         if taken != mine:
             raise RendezvousError(
-                f"--node-rank {self.rank} is taken: the runner with pid {taken.pid} on {taken.host} has it"
+                f"--node-rank {wanted} is taken: the runner with pid {taken.pid} on {taken.host} has it"
             )
+        self.rank = wanted
 
     async def _free_number(self, mine: Seat) -> int:
         for number in range(1, NODES_MAX):
@@ -183,7 +189,9 @@ class Node:
 
     async def _come_later(self, master: bytes) -> Layout:
         """The job has begun without us: our ranks come to it as newcomers, if it wants them."""
-        reply = json.loads(await self._store.get(f"reply/{self.rank}", timeout=JOIN_S))
+        key = f"reply/{process_token()}"
+        reply = json.loads(await self._store.get(key, timeout=JOIN_S))
+        await self._store.delete(key)
         if "refused" in reply:
             raise RendezvousError(reply["refused"])
         first, ranks = reply["first"], self._options.ranks

@@ -7,6 +7,7 @@ runner returns is what all of them return, unless it leaves a job that goes on.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -31,7 +32,10 @@ async def among_others(supervisor: Supervisor, signals: Signals) -> tuple[int, l
             layout = await _unless_stopped(node.meet(restart), signals)
             if layout is None:
                 code, words = _stopped(signals)
-                await _go_or_end(node, restart, End(code, node.rank, tuple(words), final=True))
+                if restart or node.serves:
+                    await node.end(restart, End(code, node.rank, tuple(words), final=True))
+                else:  # nothing has begun: another runner may come in its place
+                    await node.go(f"was {WHY.get(code, 'stopped')}")
                 return code, words
             end = await _OneOfMany(supervisor, node, layout, signals).run()
             if end.code == 0 or end.final or restart == supervisor.restarts:
@@ -139,7 +143,7 @@ class _OneOfMany:
             return replace(told, words=tuple(attempt.last_words())) if told.node == node.rank else told
         await asyncio.gather(*self._telling, return_exceptions=True)
         await node.stands(self._restart, attempt.result())
-        if await _unless_stopped(_result(self._over), self._signals) is None:
+        if await _unless_stopped(_result(self._over), self._signals, self._supervisor.seconds_left) is None:
             code, words = _stopped(self._signals)
             return await _go_or_end(node, self._restart, End(code, node.rank, tuple(words), final=True))
         return self._over.result()
@@ -154,12 +158,15 @@ async def _result(future: asyncio.Future[T]) -> T:
     return await asyncio.shield(future)
 
 
-async def _unless_stopped(wanted: Coroutine[Any, Any, T], signals: Signals) -> T | None:
-    """What `wanted` gives, None if a signal that ends the job comes before."""
+async def _unless_stopped(
+    wanted: Coroutine[Any, Any, T], signals: Signals, seconds: float = math.inf
+) -> T | None:
+    """What `wanted` gives, None if a signal that ends the job comes before, or the time is up."""
     getting = asyncio.ensure_future(wanted)
     stopping = asyncio.ensure_future(signals.arrived.wait())
     try:
-        await asyncio.wait([getting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        timeout = None if seconds == math.inf else max(seconds, 0.0)
+        await asyncio.wait([getting, stopping], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         return getting.result() if getting.done() else None
     finally:
         for task in (getting, stopping):
@@ -168,5 +175,5 @@ async def _unless_stopped(wanted: Coroutine[Any, Any, T], signals: Signals) -> T
 
 
 def _stopped(signals: Signals) -> tuple[int, list[str]]:
-    code = signals.stopped or 1
-    return code, [f"aiocoll: stopped while waiting for other runners; exit code {code}"]
+    code = signals.stopped or TIMEOUT_CODE
+    return code, [f"aiocoll: {WHY.get(code, 'stopped')} while waiting for other runners; exit code {code}"]

@@ -78,6 +78,11 @@ class Supervisor:
         self._replacements += 1
         return self._replacements
 
+    @property
+    def seconds_left(self) -> float:
+        """Until the job's --timeout."""
+        return self._deadline - asyncio.get_running_loop().time()
+
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def new_attempt(self, started: Started, claim: Claim) -> Attempt:

@@ -32,7 +32,8 @@ class Traces:
         if log_dir:
             return cls(os.path.abspath(log_dir), private=False)
         name = f"aiocoll-{os.getuid()}-{os.urandom(8).hex()}"
-        return cls(os.path.join(os.environ.get("TMPDIR") or "/tmp", name), private=True)  # noqa: S108
+        temporary = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+        return cls(os.path.join(temporary, name), private=True)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -45,7 +46,9 @@ class Traces:
         return self.directory if self.private else ""
 
     def ask(self, pids: Sequence[int]) -> None:
-        """Has the ranks behind these processes dump what they know, those that listen for it."""
+        """Has the ranks behind these processes dump what they know, those that listen and have a place for it."""
+        if not self.directory:
+            return
         from aiocoll.errors import AiocollError
         from aiocoll.trace.ranks import ask, chosen, everybody
 
