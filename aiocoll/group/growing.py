@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from ..endpoint import Channel
 from ..endpoint.news import renewed
@@ -40,6 +40,7 @@ _SETTLING_SECONDS: Final = 2.0
 """How much longer than the deadline members settle what has failed until then."""
 
 
+@runtime_checkable
 class Opened(Protocol):
     """Links of a new endpoint, not yet anybody's."""
 
@@ -355,15 +356,21 @@ class Growth:
             await self._admission.settled(plan, reasons)
 
     async def _sound(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of ``work``, unless the members' talk breaks meanwhile: then it is cancelled."""
+        """The result of ``work``, unless the members' talk breaks meanwhile: then it is cancelled, and what it has just
+        opened is closed."""
         doing = self._loop.create_task(work)
         watching = asyncio.ensure_future(self._talk.recv_object(tag=1, timeout=math.inf))  # nobody sends it
         try:
             await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
             if not doing.done():
                 await watching  # raises what broke the group
-            return await doing
-        finally:
-            for each in (doing, watching):
-                each.cancel()
-            await asyncio.gather(doing, watching, return_exceptions=True)
+            watching.cancel()
+            await asyncio.wait((watching,))
+            return doing.result()
+        except BaseException:
+            doing.cancel()
+            watching.cancel()
+            opened, _ = await asyncio.gather(doing, watching, return_exceptions=True)
+            if isinstance(opened, Opened):
+                await opened.discard()
+            raise

@@ -120,6 +120,7 @@ class Simulation:
             return self._ranks.results()
         finally:
             self.now, self.steps = loop.now, loop.steps
+            self._switch.ports.clear()  # nobody is left to hear that the others close
             for endpoint in self.endpoints.values():
                 endpoint.close()
             self._groups.clear()  # not before: those that never closed it would say so

@@ -255,4 +255,8 @@ class InprocTransport:
         if self.switch.ports.get(self.rank) is self:
             del self.switch.ports[self.rank]
             self.switch.ended.add(self.rank)
+            if self.rank not in self.switch.down and not self.loop.is_closed():
+                for port in list(self.switch.ports.values()):
+                    if self.rank in port.made:
+                        port.made[self.rank].end()
         self._owner = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -36,7 +35,7 @@ _HERALDS_MAX: Final = 16
 async def enter(wanted: Wanted, arguments: Mapping[str, Any]) -> Group:
     """The group that some ``grow()`` of the job's members returns, with this process in it."""
     lobby = lobby_of(arguments["group_name"], wanted.name)
-    started = time.monotonic()
+    started = asyncio.get_running_loop().time()
     reached = await reach(
         arguments["init_method"], store=arguments["store"], place=wanted.place, job=wanted.job, secret=wanted.secret,
         path=lobby, timeout=min(wanted.timeout, 1e9),
@@ -65,12 +64,13 @@ class _Newcomer:
 
     async def run(self) -> Group:
         word: asyncio.Task[dict[str, Any] | None] | None = None
+        group: Group | None = None
         try:
             await self._line.enlist()
             report.tell("waiting")
             _log.info("%s: waits for the job %r to grow", self._reached.where, self._lobby)
             while True:
-                left = self._until - time.monotonic()
+                left = self._until - asyncio.get_running_loop().time()
                 if left <= 0 and self._attempt is None:
                     raise await self._in_vain()
                 if word is None:
@@ -85,7 +85,12 @@ class _Newcomer:
                     said, word = word.result(), None
                     await self._heed(said)
         finally:
-            await self._end(word)
+            try:
+                await self._end(word)
+            except BaseException:  # cancelled on the very threshold: the members shall not wait for it
+                if group is not None:
+                    await group.close()
+                raise
 
     async def _end(self, word: asyncio.Task[Any] | None) -> None:
         if word is not None:
@@ -133,7 +138,7 @@ class _Newcomer:
         await self._line.answer(id, info)
 
     async def _in_vain(self) -> RendezvousTimeoutError:
-        who, waited = me(), time.monotonic() - self._started
+        who, waited = me(), asyncio.get_running_loop().time() - self._started
         try:
             members = await self._line.members()
         except (AiocollError, OSError) as error:
