@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import GroupBrokenError
-from .outcome import MINORITY, SHRUNK, Outcome, Wish, joined
+from .outcome import MINORITY, SHRUNK, Outcome, Wish, understood
 from .recovery import Recovery
 from .scope import bound
 
@@ -64,14 +64,13 @@ class Agreement:
         """A word of another member."""
         place = (group, number)
         recovery, what = self.under_way.get(place), str(news["k"])
-        if what == "join":
-            news = joined(news)
+        news = understood(what, news)
         if recovery is not None:
             recovery.heard(peer, what, news)
         elif what in ("join", "ask"):
             self._asked(peer, group, number, what, news)
         elif what == "came to":
-            self._told(place, dict(news["outcome"]))
+            self._told(place, news["outcome"])
         elif what == "left" and place in self._early:
             self._early[place].pop(peer, None)
 

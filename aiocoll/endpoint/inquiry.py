@@ -127,8 +127,8 @@ class Inquiry:
                     f"{call.label} on rank {scope.rank} waits in vain: rank {scope.index[left]} ({member.host}, pid "
                     f"{member.pid}) has closed group {scope.label!r} without this call"
                 )
-                error = GroupBrokenError(text, **scope.who(left), **call.where())
-                failure.break_group(scope, error, call=call)
+                in_vain = GroupBrokenError(text, **scope.who(left), **call.where())
+                failure.break_group(scope, in_vain, call=call)
             return
         missing = self.missing()
         who = (

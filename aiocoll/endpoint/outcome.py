@@ -41,14 +41,48 @@ class Wish:
     follow: Callable[[tuple[int, ...]], tuple[int, str]] | None = None
 
 
-def joined(news: dict[str, Any]) -> dict[str, Any]:
-    """What a member says when it joins a leader, as it must be; raises what reading a malformed one raises."""
-    accepted = news["accepted"]
-    if accepted is not None:
-        (leader, turn), outcome = accepted
-        accepted = ([int(leader), int(turn)], dict(outcome))
-    return {
-        "what": str(news["what"]), "how": str(news["how"]), "value": bool(news["value"]), "force": bool(news["force"]),
-        "seconds": None if news["seconds"] is None else float(news["seconds"]), "accepted": accepted,
-        "dead": [int(world) for world in news["dead"]], "lost": [int(world) for world in news["lost"]],
-    }  # fmt: skip
+def _ranks(told: Any) -> list[int]:
+    return [int(world) for world in told]
+
+
+def _calls(told: Any) -> list[list[Any]]:
+    return [[int(world), str(what)] for world, what in told]
+
+
+_FIELDS: Final[dict[str, dict[str, Callable[[Any], Any]]]] = {
+    AGREED: {"value": bool},
+    SHRUNK: {"members": _ranks, "id": int, "name": str, "away": _ranks},
+    LATE: {"missing": _ranks, "elapsed": float},
+    MISMATCH: {"made": _calls},
+    CANCELLED: {"by": int, "how": str},
+    REFUSED: {"by": int, "how": str},
+    MINORITY: {"here": _ranks, "away": _ranks},
+}
+
+
+def _outcome(told: dict[str, Any]) -> Outcome:
+    fields = _FIELDS[told["o"]]
+    return {"o": told["o"], **{name: read(told[name]) for name, read in fields.items()}}
+
+
+def _accepted(told: Any) -> tuple[list[int], Outcome] | None:
+    if told is None:
+        return None
+    ballot, outcome = told
+    return _ranks(ballot), _outcome(outcome)
+
+
+def understood(what: str, news: dict[str, Any]) -> dict[str, Any]:
+    """What another member says, as it must be; raises what reading a malformed message raises."""
+    if what == "join":
+        return {
+            "what": str(news["what"]), "how": str(news["how"]), "value": bool(news["value"]),
+            "force": bool(news["force"]), "seconds": None if news["seconds"] is None else float(news["seconds"]),
+            "accepted": _accepted(news["accepted"]), "dead": _ranks(news["dead"]), "lost": _ranks(news["lost"]),
+        }  # fmt: skip
+    if what == "propose":
+        leader, turn = _ranks(news["ballot"])
+        return {"ballot": [leader, turn], "outcome": _outcome(news["outcome"])}
+    if what == "came to":
+        return {"outcome": _outcome(news["outcome"])}
+    return news

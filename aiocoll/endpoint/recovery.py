@@ -108,13 +108,13 @@ class Recovery(Leading):
             if peer != self.leader:
                 return  # this rank has given that leader up, and has said so to another
             self._answered = True
-            self._accepted = (list(news["ballot"]), dict(news["outcome"]))
+            self._accepted = (news["ballot"], news["outcome"])
             self._tell(peer, k="accept", round=news["ballot"][1])
         elif what == "accept":
             if news["round"] == self._round:
                 self._votes.add(peer)
         elif what == "came to":
-            self._came_to(peer, dict(news["outcome"]))
+            self._came_to(peer, news["outcome"])
         elif what == "left":
             self._left.add(peer)
         self.turn()

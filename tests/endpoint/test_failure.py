@@ -396,20 +396,45 @@ async def test_errors_with_impossible_texts_still_travel(transport: str) -> None
         {"t": "broken", "class": "PeerLostError", "world": -1}, {"t": "broken", "class": "PeerLostError", "by": []},
         {"t": "broken", "class": "CollectiveTimeoutError", "missing": 5}, {"t": "status", "id": "seven"},
         {"t": "rescinded", "step": []}, {"t": "refused"}, {"t": None}, {}, {"t": "rejected", "step": {}},
-        {"t": "status?", "id": None},
+        {"t": "status?", "id": None}, {"t": "recovery"}, {"t": "recovery", "k": "join"},
+        {"t": "recovery", "k": "came to", "outcome": {"o": "shrunk"}},
+        {"t": "recovery", "k": "came to", "outcome": {"o": "late", "missing": [None], "elapsed": 1}},
+        {"t": "recovery", "k": "propose", "ballot": ["x"], "outcome": {"o": "agreed", "value": True}},
     ],
 )  # fmt: skip
-async def test_nonsense_from_a_member_never_raises_into_the_loop(news: dict[str, Any]) -> None:
+async def test_nonsense_from_a_member_never_raises_into_the_loop(
+    news: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is taken as well as it can be, or ends the connection; both sides go on to say so."""
+    monkeypatch.setenv("AIOCOLL_RECOVERY_SECONDS", "0.05")
     problems: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
     async with ranks(2) as (a, b):
         await warm([a, b])
         b._endpoint.failure.tell(0, a._scope.id, 0, news)
         outcomes = await soon([a.send(1, 1), b.recv(0), a.barrier(), b.barrier()])
+        outcomes += await soon([a.agree(), b.agree()])
         assert all(isinstance(each, (PeerLostError, GroupBrokenError, UsageError))
                    for each in outcomes if isinstance(each, BaseException)), outcomes  # fmt: skip
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {}, {"waits": 7, "begun": 7}, {"waits": [7, [], ["x"], ["x", "y"], ["x", [1]], [None, 1]], "made": 7},
+        {"begun": [7, [], ["x", "y"], [[], "x"]], "last": [], "here": "x"},
+    ],
+)  # fmt: skip
+async def test_nonsense_about_where_a_member_is_keeps_nobody_waiting(
+    answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
+    async with ranks(2) as (a, b):
+        await warm([a, b])
+        monkeypatch.setattr(b._endpoint.failure, "_status", lambda *asked: answer)
+        late = await soon([a.send(np.zeros(1000), 1, timeout=0.05), a.barrier(timeout=0.05)])
+        assert [type(each) for each in late] == [CollectiveTimeoutError] * 2, late
 
 
 @pytest.mark.parametrize("seed", range(30))
