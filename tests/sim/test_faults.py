@@ -95,6 +95,22 @@ def test_a_rank_that_waits_for_a_frozen_one_without_a_deadline_is_a_deadlock_tha
         run(2, lambda group: group.recv(1 - group.rank), faults=Freeze(1, at=0.0))
 
 
+@pytest.mark.parametrize("leaves", ["the group", "the world"])
+def test_whoever_came_to_a_call_and_left_since_is_not_missing_in_it(leaves: str) -> None:
+    async def main(group: Group) -> Any:
+        async with await group.dup() as twin:
+            await group.barrier()
+            error = await outcome(twin.gather(np.arange(3) + group.rank, root=0))
+        if leaves == "the group":
+            await asyncio.sleep(60)
+        return getattr(error, "missing", None), str(error)
+
+    results = run(4, main, faults=Freeze(1, at=0.0015), timeout=7.0, latency=1e-3)
+    assert results[1] is FROZEN and results[2] == results[3] == (None, "None")
+    missing, text = results[0]
+    assert missing == (1,) and "rank 1" in text and "rank 2" not in text
+
+
 def test_a_frozen_rank_may_crash() -> None:
     results = run(3, barriers, faults=[Freeze(1, at=4.5), Crash(1, at=6.0)], timeout=7.0, latency=1e-3)
     assert results[1] is CRASHED

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from ...errors import AiocollError, GroupBrokenError
+from ...errors import AiocollError, GroupBrokenError, UsageError
 from ...group import Group
 from ...sim import Simulation
 from .calls import call_programs
@@ -65,7 +65,12 @@ def profile(program: str, size: int) -> Profile:
 
 
 def play(case: Case) -> list[str]:
-    """What is wrong with the case; empty: nothing."""
+    """What is wrong with the case; empty: nothing. UsageError for a case that there is not."""
+    program = programs().get(case.program)
+    if program is None or case.fault not in program.faults:
+        raise UsageError(f"{case}: there is no program {case.program!r} in which ranks meet {case.fault!r}")
+    if not (0 <= case.victim < case.size and case.size > 1 and program.serves(case.size)):
+        raise UsageError(f"{case}: no such world, or no such rank in it, for this program")
     return _performance(case).play()
 
 
