@@ -24,7 +24,8 @@ def soak(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.slow
 def test_it_plays_in_several_processes() -> None:
-    command = [sys.executable, "scripts/soak.py", "--cases", "4100", "--jobs", "2", "--only", "barrier:", "--sizes", "2"]
+    options = ["--cases", "4100", "--jobs", "2", "--only", "barrier:", "--sizes", "2"]
+    command = [sys.executable, "scripts/soak.py", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4100 cases, 0 wrong" in done.stdout
