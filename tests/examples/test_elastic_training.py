@@ -11,9 +11,9 @@ import pytest
 from .conftest import ROOT
 
 
-def train(*options: str) -> subprocess.CompletedProcess[str]:
+def train(*options: str, pause: float) -> subprocess.CompletedProcess[str]:
     runner = [sys.executable, "-m", "aiocoll", "run", "-n", "4", "--on-failure", "shrink", *options]
-    command = [*runner, str(ROOT / "examples" / "elastic_training.py"), "--pause", "0.003"]
+    command = [*runner, str(ROOT / "examples" / "elastic_training.py"), "--pause", str(pause)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     for share in re.findall(r"test accuracy ([\d.]+)%", done.stdout):
@@ -23,7 +23,7 @@ def train(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_survivors_train_to_the_end() -> None:
-    done = train()
+    done = train(pause=0.0)
     assert re.findall(r"(\d) ranks go on", done.stdout) == ["3", "3", "3", "2", "2", "1"]
     assert done.stdout.count("test accuracy") == 1
     assert re.search(r"rank \d finished: the job succeeded without ranks \d, \d and \d$", done.stderr.strip())
@@ -31,7 +31,7 @@ def test_the_survivors_train_to_the_end() -> None:
 
 @pytest.mark.slow
 def test_replacements_get_the_state_and_train_along() -> None:
-    done = train("--max-restarts", "8")
+    done = train("--max-restarts", "8", pause=0.003)  # replacements need time to come
     assert done.stderr.count("was killed by signal 9 (SIGKILL); replacement") >= 3
     assert re.search(r"rank \d of [234]: test accuracy", done.stdout)
     assert "the job succeeded" in done.stderr.splitlines()[-1]
