@@ -6,7 +6,6 @@ it. What is wrong is printed with the command that replays it. `scripts/soak.py`
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 
 import pytest
@@ -17,31 +16,16 @@ from aiocoll.endpoint.channel import Call
 from aiocoll.endpoint.failure import Failure
 from aiocoll.endpoint.operations import Receive
 from aiocoll.errors import PeerLostError, UsageError
-from aiocoll.testing.matrix import SIZES, Case, cells, collecting_now_and_then, drawn, play, programs, sample
+from aiocoll.testing.matrix import SIZES, Case, cells, drawn, play, programs, sample
 from aiocoll.testing.matrix.recovering import LIVES, Life
+from tests.sim.instants import CASES, HERE, SHARDS, check
 
-SHARDS = 20
-CASES = 5_100
-"""In each shard: more than 100,000 in all."""
 QUICK = 500
-
-
-def check(cases: list[Case]) -> None:
-    """All of them are right."""
-    wrong = []
-    with collecting_now_and_then():
-        for number, case in enumerate(cases):
-            if number % 200 == 0:
-                gc.collect()
-            findings = play(case)
-            if findings:
-                wrong.append(f"python scripts/soak.py --replay '{case}'\n    " + "\n    ".join(findings))
-    assert not wrong, f"{len(wrong)} of {len(cases)} cases are wrong:\n" + "\n".join(wrong[:10])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", HERE)
 def test_whoever_fails_at_any_instant_the_others_are_right_or_told(shard: int) -> None:
     check(list(sample(cells(), CASES, 0, shard * CASES)))
 
@@ -59,7 +43,7 @@ def test_every_algorithm_size_victim_and_fault_is_in_the_sample() -> None:
         for size in filter(program.serves, SIZES):
             for victim in range(size):
                 for fault in program.faults:
-                    assert counted[name, size, victim, fault] >= 5, (name, size, victim, fault)
+                    assert counted[name, size, victim, fault] >= 3, (name, size, victim, fault)
 
 
 def test_a_case_is_a_line_and_plays_alike_each_time() -> None:
@@ -136,5 +120,6 @@ def test_members_that_come_to_different_things_are_found(monkeypatch: pytest.Mon
         await program(group, life)
         life.flags[0] = life.rank > 1
 
+    assert not found("agree", "crash")  # which needs to know how long it takes without faults
     monkeypatch.setitem(LIVES, "agree", forgets)
     assert "they agreed on different things" in found("agree", "crash")

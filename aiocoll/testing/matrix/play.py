@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +23,7 @@ from .recovering import LINGER, LIVES, Recovery
 from .verdict import Story, judge
 
 _POISON: Final = 77
+_RUNS_PER_COLLECTION: Final = 200
 _LINGER: Final = 4 * DEADLINE
 """Until when those that do not leave at once stay, in seconds after the start."""
 
@@ -204,14 +205,23 @@ def _still_poisoned(out: Array) -> bool:
 
 
 @contextmanager
-def collecting_now_and_then() -> Iterator[None]:
-    """What garbage many short runs leave is collected by `gc.collect` only: to look for it all the time costs more."""
-    was = gc.isenabled()
+def collecting_now_and_then() -> Iterator[Callable[[], None]]:
+    """Within it nothing looks for garbage but the function that it gives, to be called after each of many short runs:
+    to look all the time, and at all that stays, takes longer than the runs."""
+    was, count = gc.isenabled(), 0
+
+    def tidy() -> None:
+        nonlocal count
+        count += 1
+        if count % _RUNS_PER_COLLECTION == 0:
+            gc.collect()
+            gc.freeze()  # what is left is there to stay, as data that the next runs take, too
+
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        yield
+        yield tidy
     finally:
         gc.unfreeze()
         if was:

@@ -61,9 +61,9 @@ def sample(every: Iterable[Cell], number: int, seed: int, start: int = 0) -> Ite
 
 def drawn(every: Iterable[Cell], number: int, seed: int, start: int = 0) -> Iterator[tuple[Cell, int]]:
     """The same as cells, each with how often it has come before: every cell as often as any other of its size, and
-    every size as often as any other, since a large world costs as much as several small ones."""
+    those of large worlds less often, since each costs as much as several of small ones."""
     draw = random.Random(f"order {seed}")
-    order = [(cell, draw.random(), 2 / cell.size) for cell in every]
+    order = [(cell, draw.random(), (2 / cell.size) ** 1.5) for cell in every]
     draw.shuffle(order)
     here, end = 0, start + number
     for turn in itertools.count():

@@ -1,0 +1,15 @@
+"""The part of the matrix of failures that runs beside the tests that wait; see `tests/sim/test_failures_matrix.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiocoll.testing.matrix import cells, sample
+from tests.sim.instants import CASES, ELSEWHERE, check
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shard", ELSEWHERE)
+def test_whoever_fails_at_any_instant_the_others_are_right_or_told(shard: int) -> None:
+    check(list(sample(cells(), CASES, 0, shard * CASES)))

@@ -1,0 +1,26 @@
+"""The shards into which the tests cut the matrix of failures: some run beside the tests that only compute, some beside
+those that also wait.
+
+The rule: what is wrong is shown with the command that replays it.
+"""
+
+from __future__ import annotations
+
+from aiocoll.testing.matrix import Case, collecting_now_and_then, play
+
+SHARDS = 20
+CASES = 5_100
+"""In each shard: more than 100,000 in all."""
+HERE, ELSEWHERE = range(12), range(12, SHARDS)
+
+
+def check(cases: list[Case]) -> None:
+    """All of them are right."""
+    wrong = []
+    with collecting_now_and_then() as tidy:
+        for case in cases:
+            findings = play(case)
+            tidy()
+            if findings:
+                wrong.append(f"python scripts/soak.py --replay '{case}'\n    " + "\n    ".join(findings))
+    assert not wrong, f"{len(wrong)} of {len(cases)} cases are wrong:\n" + "\n".join(wrong[:10])
