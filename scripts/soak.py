@@ -78,7 +78,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument(
         "--cases", type=int, default=20_000,
-        help="how many to play; of 3200000 at least 100 strike each rank of each size and program with each fault",
+        help="how many to play; of 2700000 at least 100 strike each rank of each size and program with each fault",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="other seeds give other cases (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per CPU)")

@@ -59,7 +59,8 @@ def test_a_case_is_a_line_and_plays_alike_each_time() -> None:
 
 def found(only: str, fault: str, *, number: int = 60) -> str:
     """What the matrix says now."""
-    return "\n".join("\n".join(play(case)) for case in sample(cells((3, 5), (fault,), only), number, 1))
+    cases = sample(cells((3, 5), (fault,), only), number, 1)
+    return "\n".join("\n".join(play(case)) for case in cases).strip()
 
 
 def test_bytes_that_land_after_an_error_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
