@@ -87,9 +87,7 @@ class PeerSink:
     def __init__(self, endpoint: Endpoint, peer: int) -> None:
         self.endpoint, self.inbox, self.peer = endpoint, endpoint.inbox, peer
 
-    def arriving(
-        self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int
-    ) -> Landing | None:
+    def arriving(self, kind: int, group: int, call: int, step: int, meta: bytes, length: int) -> Landing | None:
         if kind == frame.DATA:
             return self.inbox.data(self.peer, group, call, step, meta, length)
         if kind == frame.MESSAGE:

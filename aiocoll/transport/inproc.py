@@ -17,7 +17,7 @@ from ..errors import WireError
 from ..wire.frame import HEADER_BYTES, FrameSink, pour
 from .base import Link, Owner, Queued, Sent
 
-_Frame = tuple[int, int, int, int, int, bytes, bytes]
+_Frame = tuple[int, int, int, int, bytes, bytes]
 
 
 class Switch:
@@ -76,7 +76,7 @@ class InprocLink:
         data = b"" if payload is None else bytes(payload)
         nbytes = HEADER_BYTES + len(meta) + len(data)
         self.bytes_sent += nbytes
-        arriving = (kind, 0, group, call, step, meta, data)
+        arriving = (kind, group, call, step, meta, data)
         target = switch.ports.get(self.peer)
         if target is not None:
             port.carry(target, nbytes, arriving)
@@ -98,12 +98,12 @@ class InprocLink:
     def _deliver(self) -> None:
         if not self._queue:
             return
-        kind, epoch, group, call, step, meta, data = self._queue.popleft()
+        arrived = self._queue.popleft()
         if self._closed or self._port.rank in self._port.switch.down:
             return
-        self.bytes_received += HEADER_BYTES + len(meta) + len(data)
+        self.bytes_received += HEADER_BYTES + len(arrived[4]) + len(arrived[5])
         try:
-            _hand_over(self._sink, (kind, epoch, group, call, step, meta, data))
+            _hand_over(self._sink, arrived)
         except WireError as error:
             self.close()
             self._port.owner_lost(self.peer, f"it sent what no correct peer sends: {error}")
@@ -137,7 +137,7 @@ class Loopback:
         return f"<Loopback of rank {self.peer}>"
 
     def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
-        _hand_over(self._sink, (kind, 0, group, call, step, meta, b"" if payload is None else payload))
+        _hand_over(self._sink, (kind, group, call, step, meta, b"" if payload is None else payload))
         return None
 
     def progress(self) -> bool:
@@ -150,9 +150,9 @@ class Loopback:
         return
 
 
-def _hand_over(sink: FrameSink, arrived: tuple[int, int, int, int, int, bytes, Any]) -> None:
-    kind, epoch, group, call, step, meta, data = arrived
-    landing = sink.arriving(kind, epoch, group, call, step, meta, len(data))
+def _hand_over(sink: FrameSink, arrived: tuple[int, int, int, int, bytes, Any]) -> None:
+    kind, group, call, step, meta, data = arrived
+    landing = sink.arriving(kind, group, call, step, meta, len(data))
     if landing is None:
         return
     pour(memoryview(data), landing)

@@ -101,9 +101,7 @@ class Drain:
 class FrameSink(Protocol):
     """Who is told of every frame."""
 
-    def arriving(
-        self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int
-    ) -> Landing | None:
+    def arriving(self, kind: int, group: int, call: int, step: int, meta: bytes, length: int) -> Landing | None:
         """A header and its meta are in; says where the payload goes (None: nothing to do, only for an empty one).
         Raises WireError for what no correct peer sends."""
 
@@ -206,7 +204,7 @@ class FrameReader:
                 if crc32(meta) & _HALF != check >> 16:
                     raise WireError(f"a changed description: {meta[:64]!r}")
             self._start = body
-            landing = self._sink.arriving(kind, 0, group, call, step, meta, length)
+            landing = self._sink.arriving(kind, group, call, step, meta, length)
             if length:
                 if landing is None:
                     raise WireError(f"frame kind {kind} carries a payload of {length} bytes that has no place")

@@ -41,7 +41,7 @@ class Sink:
     def __init__(self, owner: Keeper, peer: int) -> None:
         self.owner, self.peer = owner, peer
 
-    def arriving(self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int) -> Any:
+    def arriving(self, kind: int, group: int, call: int, step: int, meta: bytes, length: int) -> Any:
         if kind == frame.CREDIT:
             return None  # the welcome
         return Landed(self.owner, self.peer, (kind, group, call, step), meta, length)

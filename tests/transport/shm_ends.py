@@ -35,7 +35,7 @@ class _Sink:
     def __init__(self, owner: AnyKind, peer: int) -> None:
         self.owner, self.peer = owner, peer
 
-    def arriving(self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int) -> Any:
+    def arriving(self, kind: int, group: int, call: int, step: int, meta: bytes, length: int) -> Any:
         return Landed(self.owner, self.peer, (kind, group, call, step), meta, length)
 
 

@@ -106,7 +106,7 @@ async def test_s3_a_receiver_that_raises_ends_its_link_and_no_other(
 
         class FaultySink(Sink):
             def arriving(self, kind: int, *header: Any) -> Any:
-                return Faulty(self.owner, self.peer, (kind, *header[1:4]), header[4], header[5])
+                return Faulty(self.owner, self.peer, (kind, *header[:3]), header[3], header[4])
 
         monkeypatch.setattr(near._reader, "_sink", FaultySink(world.owners[0], 1))
         for step in range(3):

@@ -13,7 +13,7 @@ from aiocoll.errors import WireError
 from aiocoll.wire import frame
 from aiocoll.wire.frame import HEADER, HEADER_BYTES, MAGIC, META_BYTES_MAX, VERSION, FrameReader, pack_header
 
-Header = tuple[int, int, int, int, int, bytes]
+Header = tuple[int, int, int, int, bytes]
 
 
 class Box:
@@ -37,16 +37,14 @@ class Box:
         """Collects the frames that are complete."""
 
         def __init__(self, window_bytes: int = 1 << 20) -> None:
-            self.frames: list[tuple[int, int, int, int, int, bytes, bytes]] = []
+            self.frames: list[tuple[int, int, int, int, bytes, bytes]] = []
             self.window_bytes = window_bytes
 
-        def arriving(
-            self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int
-        ) -> Box | None:
+        def arriving(self, kind: int, group: int, call: int, step: int, meta: bytes, length: int) -> Box | None:
             if not length:
-                self.frames.append((kind, epoch, group, call, step, meta, b""))
+                self.frames.append((kind, group, call, step, meta, b""))
                 return None
-            return Box(self, (kind, epoch, group, call, step, meta), length, self.window_bytes)
+            return Box(self, (kind, group, call, step, meta), length, self.window_bytes)
 
 
 Sink = Box.Sink
@@ -55,8 +53,8 @@ Sink = Box.Sink
 class Oversized(Sink):
     """Gives windows that are longer than what is missing, as a drain does."""
 
-    def arriving(self, kind: int, epoch: int, group: int, call: int, step: int, meta: bytes, length: int) -> Drain:
-        return Drain(self, (kind, epoch, group, call, step, meta), length)
+    def arriving(self, kind: int, group: int, call: int, step: int, meta: bytes, length: int) -> Drain:
+        return Drain(self, (kind, group, call, step, meta), length)
 
 
 class Drain:
@@ -92,13 +90,13 @@ payloads = st.one_of(
     st.binary(max_size=200), st.integers(0, 40_000).map(lambda n: bytes((i * 7 + n) % 256 for i in range(n)))
 )
 frames = st.tuples(
-    st.integers(1, frame.KIND_MAX), st.just(0), numbers, numbers, st.integers(0, 2**32 - 1),
+    st.integers(1, frame.KIND_MAX), numbers, numbers, st.integers(0, 2**32 - 1),
     st.one_of(st.binary(max_size=50), st.just(b"m" * META_BYTES_MAX)), payloads,
 )  # fmt: skip
 
 
-def packed(each: tuple[int, int, int, int, int, bytes, bytes]) -> bytes:
-    kind, _, group, call, step, meta, payload = each
+def packed(each: tuple[int, int, int, int, bytes, bytes]) -> bytes:
+    kind, group, call, step, meta, payload = each
     return pack_header(kind, group, call, step, meta, len(payload)) + payload
 
 
@@ -133,7 +131,7 @@ def test_windows_longer_than_what_is_missing_are_cut(sent, cuts) -> None:
     sink = Oversized()
     reader = FrameReader(sink)
     feed(reader, b"".join(map(packed, sent)), cuts)
-    assert [each[:6] for each in sink.frames] == [each[:6] for each in sent]
+    assert [each[:5] for each in sink.frames] == [each[:5] for each in sent]
     assert reader.idle
 
 
@@ -154,7 +152,7 @@ def test_noise_is_refused_or_awaited_and_never_kept(noise, cuts) -> None:
 
 @given(frames, st.integers(0, HEADER_BYTES - 1), st.integers(1, 255))
 def test_a_changed_byte_of_a_header_is_refused(sent, position, change) -> None:
-    whole = bytearray(packed((*sent[:5], b"", b"")))
+    whole = bytearray(packed((*sent[:4], b"", b"")))
     whole[position] ^= change
     sink = Sink()
     with pytest.raises(WireError, match="not a frame|changed header"):
@@ -164,9 +162,9 @@ def test_a_changed_byte_of_a_header_is_refused(sent, position, change) -> None:
 
 @given(frames, st.data())
 def test_a_changed_byte_of_a_description_is_refused(sent, data) -> None:
-    sent = (*sent[:5], sent[5] or b"m", sent[6])
+    sent = (*sent[:4], sent[4] or b"m", sent[5])
     whole = bytearray(packed(sent))
-    whole[HEADER_BYTES + data.draw(st.integers(0, len(sent[5]) - 1))] ^= data.draw(st.integers(1, 255))
+    whole[HEADER_BYTES + data.draw(st.integers(0, len(sent[4]) - 1))] ^= data.draw(st.integers(1, 255))
     sink = Sink()
     with pytest.raises(WireError, match="changed description"):
         feed(FrameReader(sink), bytes(whole), [len(whole)])
@@ -234,9 +232,9 @@ def test_sixty_four_bit_lengths_are_counted_without_payload() -> None:
     seen: list[int] = []
 
     class Counting(Sink):
-        def arriving(self, kind, epoch, group, call, step, meta, length):
+        def arriving(self, kind, group, call, step, meta, length):
             seen.append(length)
-            return super().arriving(kind, epoch, group, call, step, meta, 1)
+            return super().arriving(kind, group, call, step, meta, 1)
 
     for length in (2**31 - 1, 2**31, 2**32 + 5, 2**40):
         feed(FrameReader(Counting()), pack_header(frame.DATA, 1, 2, 3, b"", length), [HEADER_BYTES])
@@ -250,7 +248,7 @@ def test_long_payloads_go_straight_to_their_landing() -> None:
     assert len(reader.buffer()) == 1 << 20
     payload = bytes(range(256)) * 4096
     feed(reader, payload, [100_000])
-    assert sink.frames[0][6] == payload
+    assert sink.frames[0][5] == payload
 
 
 def test_reprs_say_what_is_missing() -> None:

@@ -269,7 +269,7 @@ class Inlane(Lane):
         if meta is None:
             meta = self._memory[at + META_AT : at + META_AT + meta_bytes].tobytes()
         words = self._words
-        landing = self._sink.arriving(kind, 0, words[word + 3], words[word + 1], step, meta, length)
+        landing = self._sink.arriving(kind, words[word + 3], words[word + 1], step, meta, length)
         if landing is None and length:
             raise WireError(f"frame kind {kind} carries a payload of {length} bytes that has no place")
         self.bytes_received += INLINE_AT + len(meta)
