@@ -32,7 +32,7 @@ Plan = dict[str, Any]
 """What rank 0 decides: ``attempt``, ``world``, ``name``, ``numbers`` (of all ranks), and per newcomer ``guests``; or
 ``failed``, or ``refused`` (texts)."""
 _log = logging.getLogger("aiocoll.group")
-_HERALDS_MAX: Final = 16
+HERALDS_MAX: Final = 16
 """So many members tell each newcomer whether it is admitted: one is enough, but it may die."""
 _MEETING_SECONDS: Final = 20.0
 """How long an attempt may take before somebody is taken to be missing."""
@@ -339,7 +339,7 @@ class Growth:
 
     async def _herald(self, opened: Opened | None, plan: Plan, admitted: bool) -> None:
         """Tells the newcomers; whoever is not told sees the links go."""
-        if opened is None or self._talk.rank >= _HERALDS_MAX:
+        if opened is None or self._talk.rank >= HERALDS_MAX:
             return
         size = self._talk.size
         for guest in range(size, size + len(plan["guests"])):

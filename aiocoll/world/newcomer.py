@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..errors import AiocollError, RendezvousError, RendezvousTimeoutError
 from ..group import Group
+from ..group.growing import HERALDS_MAX
 from ..group.ownership import Lineage
 from ..observe import report
 from ..rendezvous.lobby import Waiting, process_is_dead
@@ -29,7 +30,6 @@ _MEETING_SECONDS: Final = 20.0
 """How long one attempt may take from one step to the next."""
 _WORD_SECONDS: Final = 2.0
 """How often one that hears nothing looks whether it still stands in the line."""
-_HERALDS_MAX: Final = 16
 
 
 async def enter(wanted: Wanted, arguments: Mapping[str, Any]) -> Group:
@@ -225,7 +225,7 @@ class _Attempt:
 
 async def _told(opened: Opened, members: int, rank: int) -> bool:
     """Whether a member says that this process is in; not if all of them have gone."""
-    pairs = [opened.between(member, rank) for member in range(min(members, _HERALDS_MAX))]
+    pairs = [opened.between(member, rank) for member in range(min(members, HERALDS_MAX))]
     words = {asyncio.ensure_future(pair.recv_object(0, timeout=_MEETING_SECONDS)) for pair in pairs}
     try:
         while words:
