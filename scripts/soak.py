@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ CHUNK = 2_000
 """Cases that one process plays before it says how it went."""
 _FAULTS = (*FAULTS, *CUTS)
 _SHOWN_MAX = 50
+_REAL_SECONDS_MAX = 60
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Played:
 
     number: int
     wrong: list[tuple[str, list[str]]]
+
+
+class _Stuck(KeyboardInterrupt):
+    """What gets a case out of its loop; event loops keep other exceptions to themselves."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,17 +110,34 @@ def _play(chunk: Chunk) -> Played:
     wrong = []
     with collecting_now_and_then() as tidy:
         for case in sample(chunk.cells, chunk.number, chunk.seed, chunk.start):
-            findings = play(case)
+            findings = _watched(case)
             tidy()
             if findings:
                 wrong.append((str(case), findings))
     return Played(chunk.number, wrong)
 
 
+def _watched(case: Case) -> list[str]:
+    """What is wrong with the case; also that it does not end: where no virtual time passes, no deadline helps."""
+
+    def too_long(number: int, frame: object) -> None:
+        raise _Stuck
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(_REAL_SECONDS_MAX)
+    try:
+        return play(case)
+    except _Stuck:
+        return [f"it still ran after {_REAL_SECONDS_MAX} seconds of real time"]
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _replay(lines: list[str]) -> int:
     wrong = 0
     for case in map(Case.parse, lines):
-        findings = play(case)
+        findings = _watched(case)
         wrong += bool(findings)
         if findings:
             _show(str(case), findings)

@@ -134,7 +134,7 @@ class Endpoint(Waiting):
         self.memory: ShmTransport | None = getattr(transport, "memory", None)
         """The links through shared memory, if there are any."""
         self.scopes: dict[int, Scope] = {}
-        self.parked: set[Operation] = set()
+        self.parked: dict[Operation, None] = {}
         self.segments = Scratch()
         self.waited_seconds = 0.0
         self.closed = False

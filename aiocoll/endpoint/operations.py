@@ -72,7 +72,7 @@ class Operation:
         waiter = self.waiter
         if waiter is not None:
             self.waiter = None
-            self.endpoint.parked.discard(self)
+            self.endpoint.parked.pop(self, None)
             if not waiter.done():
                 waiter.set_result(None)
 

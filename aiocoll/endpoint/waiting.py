@@ -40,7 +40,8 @@ class Waiting:
     """Whether somebody has to be let in, so that nobody may look for long."""
     spin_seconds: float
     memory: ShmTransport | None
-    parked: set[Operation]
+    parked: dict[Operation, None]
+    """What waits, in the order in which it began to: those of one deadline are late in that order."""
     waited_seconds: float
     inbox: Inbox
     failure: Failure
@@ -156,7 +157,7 @@ class Waiting:
                 for wanted in call.wanted:
                     wanted.post()
                 call.wanted.clear()
-        self.parked.add(operation)
+        self.parked[operation] = None
         if self.stalls.idle:
             self.stalls.watch()
         self._parked_at[operation] = self.loop.time()
@@ -169,7 +170,7 @@ class Waiting:
 
     def unpark(self, operation: Operation) -> None:
         """``operation`` woke, or whoever awaited it was cancelled."""
-        self.parked.discard(operation)
+        self.parked.pop(operation, None)
         if self.stalls.told:
             self.stalls.woke(operation)
         operation.waiter = None

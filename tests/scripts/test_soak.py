@@ -64,3 +64,16 @@ def test_programs_that_do_not_exist_are_refused_by_name(
 ) -> None:
     assert soak.main(["--replay", "all_reduce:magic size=3 victim=1 crash frames=2 seed=5"]) == 2
     assert "all_reduce:magic" in capsys.readouterr().err
+
+
+def test_a_case_that_does_not_end_is_wrong_too(
+    soak: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spin(case: Case) -> list[str]:
+        while True:
+            pass
+
+    monkeypatch.setattr(soak, "_REAL_SECONDS_MAX", 1)
+    monkeypatch.setattr(soak, "play", spin)
+    assert soak.main(["--replay", LINE]) == 1
+    assert "still ran after 1 seconds" in capsys.readouterr().out
