@@ -73,7 +73,7 @@ def test_a_case_that_does_not_end_is_wrong_too(
         while True:
             pass
 
-    monkeypatch.setattr(soak, "_REAL_SECONDS_MAX", 1)
+    monkeypatch.setattr(soak, "_CPU_SECONDS_MAX", 1)
     monkeypatch.setattr(soak, "play", spin)
     assert soak.main(["--replay", LINE]) == 1
     assert "still ran after 1 seconds" in capsys.readouterr().out
