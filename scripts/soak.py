@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aiocoll.errors import UsageError
-from aiocoll.testing.matrix import CUTS, FAULTS, SIZES, Case, Cell, cells, collecting_now_and_then, play, sample
+from aiocoll.testing.matrix import CUTS, FAULTS, SIZES, Case, Cell, cells, collecting_now_and_then, evenly, play, sample
 
 CHUNK = 2_000
 """Cases that one process plays before it says how it went."""
@@ -35,6 +35,7 @@ class Chunk:
     number: int
     start: int
     seed: int
+    even: bool
     cells: tuple[Cell, ...]
 
 
@@ -63,10 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         print(f"no program's name contains {options.only!r}", file=sys.stderr)
         return 2
-    print(f"{options.cases} cases of {len(chosen)} kinds, seed {options.seed}, {options.jobs} processes", flush=True)
+    number = options.each * len(chosen) or options.cases
+    print(f"{number} cases of {len(chosen)} kinds, seed {options.seed}, {options.jobs} processes", flush=True)
     chunks = [
-        Chunk(min(CHUNK, options.cases - start), start, options.seed, chosen)
-        for start in range(0, options.cases, CHUNK)
+        Chunk(min(CHUNK, number - start), start, options.seed, options.each > 0, chosen)
+        for start in range(0, number, CHUNK)
     ]
     began, done, wrong = time.monotonic(), 0, 0
     for played in _played(chunks, options.jobs):
@@ -84,7 +86,11 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument(
         "--cases", type=int, default=20_000,
-        help="how many to play; of 2700000 at least 100 strike each rank of each size and program with each fault",
+        help="how many to play, large worlds less often, which take longer (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--each", type=int, default=0, metavar="N",
+        help="instead: strike each rank of each size in each program with each fault at N instants",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="other seeds give other cases (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per CPU)")
@@ -93,8 +99,8 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--faults", nargs="+", choices=_FAULTS, default=list(_FAULTS), help="default: all of them")
     parser.add_argument("--replay", nargs="+", metavar="CASE", help="cases as they were printed, each in quotes")
     options = parser.parse_args(arguments)
-    if options.cases < 1 or options.jobs < 1 or min(options.sizes) < 2:
-        parser.error("--cases and --jobs are at least 1, sizes at least 2")
+    if options.cases < 1 or options.each < 0 or options.jobs < 1 or min(options.sizes) < 2:
+        parser.error("--cases and --jobs are at least 1, --each is not negative, sizes at least 2")
     return options
 
 
@@ -108,8 +114,9 @@ def _played(chunks: list[Chunk], jobs: int) -> Iterator[Played]:
 
 def _play(chunk: Chunk) -> Played:
     wrong = []
+    draw = evenly if chunk.even else sample
     with collecting_now_and_then() as tidy:
-        for case in sample(chunk.cells, chunk.number, chunk.seed, chunk.start):
+        for case in draw(chunk.cells, chunk.number, chunk.seed, chunk.start):
             findings = _watched(case)
             tidy()
             if findings:

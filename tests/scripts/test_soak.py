@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -52,6 +53,25 @@ def test_what_is_wrong_is_shown_with_the_way_to_play_it_again(
     shown = line.removeprefix("wrong: python scripts/soak.py --replay '").removesuffix("'")
     assert Case.parse(shown).program == "all_reduce:ring"
     assert soak.main(["--replay", shown]) == 1
+
+
+def test_each_is_struck_equally_often(
+    soak: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played: list[Case] = []
+
+    def right(case: Case) -> list[str]:
+        played.append(case)
+        return []
+
+    monkeypatch.setattr(soak, "play", right)
+    monkeypatch.setattr(soak, "CHUNK", 7)  # chunks end in the middle of a turn
+    arguments = ["--each", "3", "--jobs", "1", "--only", "all_reduce:ring", "--sizes", "2", "4"]
+    assert soak.main([*arguments, "--faults", "crash", "cancel"]) == 0
+    counted = Counter((case.size, case.victim, case.fault) for case in played)
+    assert set(counted) == {(s, v, f) for s in (2, 4) for v in range(s) for f in ("crash", "cancel")}
+    assert set(counted.values()) == {3} and len(set(map(str, played))) == 36
+    assert "36 cases, 0 wrong" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["--only", "nothing like it"], ["--replay", "all_reduce:nothing size=3"]])

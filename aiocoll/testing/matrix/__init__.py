@@ -14,9 +14,9 @@ Rule: a case is a line of text that replays it, and is right or has findings; no
 from .case import CUTS, Case
 from .play import collecting_now_and_then, play, programs
 from .programs import FAULTS
-from .sample import SIZES, Cell, cells, drawn, sample
+from .sample import SIZES, Cell, cells, drawn, evenly, sample
 
 __all__ = [
-    "CUTS", "FAULTS", "SIZES", "Case", "Cell", "cells", "collecting_now_and_then", "drawn", "play", "programs",
-    "sample",
+    "CUTS", "FAULTS", "SIZES", "Case", "Cell", "cells", "collecting_now_and_then", "drawn", "evenly", "play",
+    "programs", "sample",
 ]  # fmt: skip

@@ -77,4 +77,13 @@ def drawn(every: Iterable[Cell], number: int, seed: int, start: int = 0) -> Iter
                     return
 
 
-__all__ = ["SIZES", "Cell", "cells", "drawn", "sample"]
+def evenly(every: Iterable[Cell], number: int, seed: int, start: int = 0) -> Iterator[Case]:
+    """The same, but every cell as often as any other, whatever it costs: all once, then all once more."""
+    order = list(every)
+    random.Random(f"order {seed}").shuffle(order)
+    for here in range(start, start + number):
+        before, which = divmod(here, len(order))
+        yield order[which].case(before, seed)
+
+
+__all__ = ["SIZES", "Cell", "cells", "drawn", "evenly", "sample"]
