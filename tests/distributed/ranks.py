@@ -1,0 +1,82 @@
+"""`ranks(size, program)`: the documented API on several ranks of this process, a thread each, over real sockets.
+
+The rule: each thread sees a module state of its own, as each process would; everything else is what users get.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import aiocoll.distributed as dist
+from aiocoll.distributed import state
+from aiocoll.distributed.state import State
+
+_SECONDS = 60.0
+
+
+class StatePerThread:
+    """Looks like the module's state, and is the calling thread's."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_of", threading.local())
+
+    def _mine(self) -> State:
+        mine: State | None = getattr(self._of, "state", None)
+        if mine is None:
+            mine = self._of.state = State()
+        return mine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mine(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._mine(), name, value)
+
+
+def ranks(size: int, program: Callable[[int], Any], backend: str = "tcp", **init: Any) -> list[Any]:
+    """`program(rank)` on `size` ranks that have joined and will leave; what it returned, by rank.
+
+    Raises the error of the lowest rank that has one, with the others' in its notes.
+    """
+    results: list[Any] = [None] * size
+    errors: dict[int, BaseException] = {}
+
+    def one(rank: int, url: str) -> None:
+        try:
+            dist.init_process_group(backend, url, rank=rank, world_size=size, **{"timeout": 20.0, **init})
+            results[rank] = program(rank)
+        except BaseException as error:
+            errors[rank] = error
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    held = [module for name, module in sys.modules.items() if name.startswith(dist.__name__)]
+    names = [(module, name) for module in held for name, value in vars(module).items() if value is state.STATE]
+    original, shared = state.STATE, StatePerThread()
+    for module, name in names:
+        setattr(module, name, shared)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            threads = [
+                threading.Thread(target=one, args=(rank, f"file://{folder}/meet"), name=f"rank {rank}", daemon=True)
+                for rank in range(size)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(_SECONDS)
+            late = [thread.name for thread in threads if thread.is_alive()]
+    finally:
+        for module, name in names:
+            setattr(module, name, original)
+    assert not late, f"{late} did not end within {_SECONDS:g} s; {errors!r}"
+    for rank in sorted(errors):
+        for other, error in sorted(errors.items()):
+            errors[rank].add_note(f"rank {other}: {error!r}")
+        raise errors[rank]
+    return results
