@@ -122,19 +122,33 @@ class Messages(Objects):
     @when_awaited
     def recv_object(self, src: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Posted[Any]:
         """Receives plain Python data from rank ``src`` (None: from anyone) with ``tag``."""
-        receive = self._posted("recv_object", src, tag, OBJECT, timeout, lambda meta, nbytes: None)
-        return Posted(self._receive_object(receive), lambda _: self._withdraw(receive), "recv_object")
+        return self._received_object("recv_object", src, tag, timeout, lambda obj, source, tag: obj)
 
-    async def _receive_object(self, receive: MessageReceive) -> Any:
-        message = await self._arrived(receive, "recv_object")
+    @when_awaited
+    def recv_object_message(
+        self, src: int | None = None, tag: int | None = None, *, timeout: float | None = None
+    ) -> Posted[Message]:
+        """Receives plain Python data and says from whom and with which tag it came; None takes any."""
+        return self._received_object("recv_object_message", src, tag, timeout, Message)
+
+    def _received_object(
+        self, what: str, src: int | None, tag: int | None, timeout: float | None, give: Callable[[Any, int, int], Any]
+    ) -> Posted[Any]:
+        receive = self._posted(what, src, tag, OBJECT, timeout, lambda meta, nbytes: None)
+        return Posted(self._receive_object(what, receive, give), lambda _: self._withdraw(receive), what)
+
+    async def _receive_object(
+        self, what: str, receive: MessageReceive, give: Callable[[Any, int, int], Any]
+    ) -> Any:
+        message = await self._arrived(receive, what)
         source = self._scope.index[message.source]
         if message.meta[:1] == b"R":
             text = bytes(message.data).decode(errors="replace")
             raise SerializationError(
-                f"recv_object: rank {source} could not serialise what it wanted to send: {text}",
-                group=self.name, collective="recv_object", **self._scope.who(message.source),
+                f"{what}: rank {source} could not serialise what it wanted to send: {text}",
+                group=self.name, collective=what, **self._scope.who(message.source),
             )  # fmt: skip
-        return self._loaded(message.data, source, "recv_object")
+        return give(self._loaded(message.data, source, what), source, message.tag)
 
     def _received(
         self, what: str, src: int | None, tag: int | None, out: Any, timeout: float | None,

@@ -229,6 +229,12 @@ class SyncGroup(About):
         """The next object from ``src`` (None: from anyone)."""
         return self._driver.run(lambda: self._group.recv_object(src, tag, timeout=timeout))
 
+    def recv_object_message(
+        self, src: int | None = None, tag: int | None = None, *, timeout: float | None = None
+    ) -> Message:
+        """The next object with its source and tag; None for any."""
+        return self._driver.run(lambda: self._group.recv_object_message(src, tag, timeout=timeout))
+
     # ------------------------------------------------------------------------------------------ groups
 
     def split(self, color: int | None, key: int | None = None) -> SyncGroup | None:

@@ -160,5 +160,11 @@ class Starter:
         """Starts a recv_object."""
         return self._group.begin(lambda g: g.recv_object(src, tag, timeout=timeout), "recv_object")
 
+    def recv_object_message(
+        self, src: int | None = None, tag: int | None = None, *, timeout: float | None = None
+    ) -> Work[Message]:
+        """Starts a recv_object_message."""
+        return self._group.begin(lambda g: g.recv_object_message(src, tag, timeout=timeout), "recv_object_message")
+
     def __repr__(self) -> str:
         return f"{self._group!r}.start"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -112,6 +112,15 @@ class Work(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Work({self._operation.name}, {'done' if self.done() else 'running'})"
+
+
+def wait_for_first(works: Sequence[Work[Any]], timeout: float | None = None) -> None:
+    """Blocks until at least one of them is over, whichever way; returns all the same when ``timeout`` has passed."""
+    if not any(work.done() for work in works):
+        for work in works:
+            work._operation.refuse_to_block()
+        futures = [work._future for work in works]
+        concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_COMPLETED)
 
 
 def seconds(timeout: float | timedelta | None) -> float | None:

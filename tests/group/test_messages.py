@@ -100,6 +100,27 @@ def test_receive_from_anyone_says_who_in_ranks_of_the_group(fabric: str) -> None
 
 
 @on_every_fabric
+def test_objects_from_anyone_say_who_and_which_tag(fabric: str) -> None:
+    async def main(group: Group) -> None:
+        pair = await group.subgroup([2, 0, 1])
+        if pair.rank == 0:
+            await pair.send(np.arange(3.0), 0, 4)  # arrays are matched apart
+            await pair.send_object("mine", 0, 9)
+            await pair.send_object((1, 2), 0, 3)
+            assert await pair.recv_object_message(0, 3) == ((1, 2), 0, 3)
+            messages = [await pair.recv_object_message() for _ in range(3)]
+            assert sorted(messages, key=lambda each: each.tag) == [
+                ({"of": 1}, 1, 1), ({"of": 2}, 2, 2), ("mine", 0, 9),
+            ]  # fmt: skip
+            assert (await pair.recv_message()).tag == 4
+        else:
+            await pair.send_object({"of": pair.rank}, 0, pair.rank)
+        await pair.close()
+
+    ranks(3, main, fabric)
+
+
+@on_every_fabric
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("count", [1, 100_000, pytest.param(BIG // 8, marks=pytest.mark.slow)])
 def test_everybody_sends_first(fabric: str, size: int, count: int) -> None:

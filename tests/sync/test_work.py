@@ -12,6 +12,7 @@ import pytest
 
 from aiocoll.errors import CollectiveTimeoutError, UsageError
 from aiocoll.sync.drivers import Driver
+from aiocoll.sync.work import wait_for_first
 
 
 @pytest.fixture
@@ -115,3 +116,16 @@ def test_it_can_be_awaited_from_any_loop_and_an_abandoned_await_leaves_it_runnin
 
     assert asyncio.run(elsewhere()) == 6
     assert work.result() == 6
+
+
+def test_waiting_for_the_first_of_several(driver: Driver) -> None:
+    gates = [Gate(driver) for _ in range(3)]
+    works = [driver.begin(gate.wait, f"gate {number}") for number, gate in enumerate(gates)]
+    wait_for_first(works, 0.01)  # nothing has happened, and that is all right
+    gates[1].open(7)
+    wait_for_first(works)
+    assert [work.done() for work in works] == [False, True, False] and works[1].result() == 7
+    wait_for_first(works)  # at once
+    for gate in (gates[0], gates[2]):
+        gate.open(0)
+    assert works[0].result(10) == works[2].result(10) == 0
