@@ -108,7 +108,7 @@ class Op:
     def associates(self, dtype: DType) -> bool:
         """Whether the same bits come out however the operands are put together: not where sums or products are rounded,
         minima have signed zeros to choose from, or a user's function decides."""
-        if self.ufunc is None or _BUILTIN.get(self.name) is not self:
+        if self.ufunc is None or _OWN.get(self.name) is not self:
             return False
         work = self.work_dtype(dtype)
         inexact = work.kind in "fc" or (_is_ml(work) and not _is_integer(work))
@@ -138,7 +138,7 @@ class Op:
         Refuses an identity that does not fit. The bound fold raises UsageError, chained, for what the function raises
         and for a return value that does not fit.
         """
-        if _BUILTIN.get(self.name) is self:
+        if _OWN.get(self.name) is self:
             return self
         native = dtype.newbyteorder("=")
         where = f"{what} on rank {rank}: op {self.name!r}"
@@ -162,14 +162,14 @@ class Op:
             raise UsageError(wrong)
 
     def __repr__(self) -> str:
-        if self.function is None and self.name in _BUILTIN:
+        if self.function is None and self.name in _OWN:
             return f"aiocoll.{self.name}"
         return f"aiocoll.op({self.name}, commutative={self.commutative}, identity={self.neutral!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Built-in ops stay singletons when pickled or copied; user ops travel as their function."""
-        if _BUILTIN.get(self.name) is self:
-            return as_op, (self.name,)
+        if _OWN.get(self.name) is self:
+            return _own, (self.name,)
         return op, (self.function or self.ufunc, self.commutative, self.neutral)
 
 
@@ -238,7 +238,7 @@ def _work_dtype(op: Op, dtype: DType) -> DType | None:
         return None
     if op.mean and _is_integer(dtype):
         return np.dtype(np.float64)
-    if op.ufunc in (np.add, np.multiply) and op.name in _BUILTIN:
+    if op.ufunc in (np.add, np.multiply) and op.name in _OWN:
         # Narrow floats lose digits with every partial sum. MIN and MAX are exact: they stay narrow and halve the bytes.
         if dtype == np.float16 or (_is_ml(dtype) and not _is_integer(dtype)):
             return np.dtype(np.complex64 if _is_complex(dtype) else np.float32)
@@ -282,6 +282,13 @@ LOR = _builtin("LOR", np.logical_or, 0, logical=True)
 LXOR = _builtin("LXOR", np.logical_xor, 0, logical=True)
 
 _BUILTIN = {each.name: each for each in (SUM, PROD, MIN, MAX, MEAN, BAND, BOR, BXOR, LAND, LOR, LXOR)}
+PREMUL_SUM = replace(SUM, name="PREMUL_SUM")  # SUM of what the layer above has multiplied: it meets its like only
+_OWN = {**_BUILTIN, PREMUL_SUM.name: PREMUL_SUM}  # what is ours, of which users name the built-in ones
+
+
+def names() -> tuple[str, ...]:
+    """The built-in ops there are."""
+    return tuple(_BUILTIN)
 
 
 def op(fn: Callable[[Any, Any], Any], commutative: bool = False, identity: Any = None) -> Op:
@@ -324,6 +331,10 @@ def as_op(x: Any) -> Op:
     hint = "; wrap a function of two arrays in aiocoll.op(fn)" if callable(x) else ""
     known = ", ".join(_BUILTIN)
     raise UsageError(f"op={_short(x)} is no reduction: it is one of {known} or made by aiocoll.op(fn){hint}")
+
+
+def _own(name: str) -> Op:
+    return _OWN[name]
 
 
 def fold_all(op: Op, arrays: list[Array], out: Array) -> None:
