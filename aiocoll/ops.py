@@ -90,7 +90,9 @@ class Op:
     def allows_out(self, dtype: DType, out: DType) -> bool:
         """Whether the result of inputs of `dtype` may be written into an array of dtype `out` (byte order aside)."""
         wanted = _result_dtype(self, dtype)
-        return out.newbyteorder("=") == wanted or (self.mean and _is_integer(dtype) and out.kind in "biufc")
+        return out.newbyteorder("=") == wanted or (
+            self.mean and _is_integer(dtype) and (out.kind in "biufc" or _is_ml(out))
+        )
 
     @property
     def finishes(self) -> bool:
@@ -121,7 +123,9 @@ class Op:
         native = dtype.newbyteorder("=")
         if self is BAND:
             return np.invert(np.zeros((), native))[()].astype(native)
-        return np.array(self.neutral, dtype=native)[()]
+        value = np.array(self.neutral, dtype=native)[()]
+        lacks_it = _is_ml(native) and not np.ndim(value) and bool(value != value)  # powers of two have no 0
+        return None if lacks_it else value
 
     def identity_array(self, shape: tuple[int, ...], dtype: DType) -> Array | None:
         """A new array of `shape` filled with the neutral element, or None where the op has none."""
@@ -244,10 +248,17 @@ def _work_dtype(op: Op, dtype: DType) -> DType | None:
             return np.dtype(np.complex64 if _is_complex(dtype) else np.float32)
     if op.ufunc in (np.minimum, np.maximum) and _is_complex(dtype):
         return None  # NumPy orders them by real part, then imaginary part: rarely what anyone means
+    if op.logical and not _has_zero(dtype):
+        return None
     if _can(op, dtype):
         return dtype
     # ml_dtypes' int4 and int2 have sums of their own; for the rest NumPy answers in int8, which holds all their values.
     return np.dtype(np.int8) if _is_ml(dtype) and _is_integer(dtype) else None
+
+
+def _has_zero(dtype: DType) -> bool:
+    """Whether the dtype can say false: ml_dtypes has one of powers of two alone, where 0 becomes NaN."""
+    return not _is_ml(dtype) or bool(np.zeros(1).astype(dtype)[0] == 0)
 
 
 def _can(op: Op, dtype: DType) -> bool:
@@ -265,15 +276,21 @@ def _can(op: Op, dtype: DType) -> bool:
     return bool(result == (np.bool_ if op.logical else dtype))
 
 
-def _builtin(name: str, ufunc: np.ufunc, neutral: int | None, *, mean: bool = False, logical: bool = False) -> Op:
-    return Op(name, _elementwise(ufunc), ufunc=ufunc, neutral=neutral, mean=mean, logical=logical)
+class Mean(Op):
+    """The type of MEAN: it alone gives integers in another dtype, which type checkers are to know."""
+
+    __slots__ = ()
+
+
+def _builtin(name: str, ufunc: np.ufunc, neutral: int | None, *, logical: bool = False) -> Op:
+    return Op(name, _elementwise(ufunc), ufunc=ufunc, neutral=neutral, logical=logical)
 
 
 SUM = _builtin("SUM", np.add, 0)
 PROD = _builtin("PROD", np.multiply, 1)
 MIN = _builtin("MIN", np.minimum, None)
 MAX = _builtin("MAX", np.maximum, None)
-MEAN = _builtin("MEAN", np.add, None, mean=True)
+MEAN = Mean("MEAN", _elementwise(np.add), ufunc=np.add, mean=True)
 BAND = _builtin("BAND", np.bitwise_and, -1)
 BOR = _builtin("BOR", np.bitwise_or, 0)
 BXOR = _builtin("BXOR", np.bitwise_xor, 0)

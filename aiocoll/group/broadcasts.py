@@ -6,7 +6,7 @@ The rule: receivers need to know nothing; what travels says what it is.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ..wire.codec import ArrayMeta, parse
 from .calls import Again, Calls
 from .packing import HAS_OUT, Packed, array_of, blob_of, comes_again, direct, read_blob, value_of
 from .posted import Posted
+from .typed import Dtype, Limits, Out
 
 Array = NDArray[Any]
 Body = Callable[[Channel], Awaitable[Any]]
@@ -31,6 +32,21 @@ _ANNOUNCE_BYTES_MAX: Final = 32 << 10
 
 class Broadcasts(Calls):
     """See API: broadcast."""
+
+    @overload
+    def broadcast(self, x: None, root: int = 0, out: None = None, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def broadcast(
+        self, x: NDArray[Dtype] | None, root: int = 0, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[NDArray[Dtype]]: ...
+    @overload
+    def broadcast(
+        self, x: Dtype, root: int = 0, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[Dtype]: ...
+    @overload
+    def broadcast(self, x: Any, root: int = 0, *, out: Out, **limits: Unpack[Limits]) -> Posted[Out]: ...
+    @overload
+    def broadcast(self, x: Any, root: int = 0, out: Any = None, **limits: Unpack[Limits]) -> Posted[Any]: ...
 
     def broadcast(
         self, x: Any, root: int = 0, out: Any = None, *, timeout: float | None = None, name: str | None = None
@@ -184,6 +200,8 @@ class Broadcasts(Calls):
 
     def _straight(self, collective: str, named: str) -> Algorithm | None:
         """How parcels of any size go where all ranks share memory; None elsewhere, and where users chose otherwise."""
+        if self._carrier is not None:
+            return None
         if not self._shared or self._islands > 1 or self._scope.size == 1 or named in self._settings.algorithm:
             return None
         return self._plan((collective, named), lambda: self._chosen(collective, 0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from .calls import Again, Calls
 from .packing import Packed, comes_again, value_of
 from .posted import Posted
 from .ready import Ready
+from .typed import Blocks, Dtype, Limits
 
 Array = NDArray[Any]
 Body = Callable[[Channel], Awaitable[Any]]
@@ -41,6 +42,13 @@ class Exchanges(Calls):
     """See API: all_to_all."""
 
     _keeper: Ready | None = None
+
+    @overload
+    def all_to_all(
+        self, parts: Blocks[Dtype], **limits: Unpack[Limits]
+    ) -> Posted[list[NDArray[Dtype]]]: ...
+    @overload
+    def all_to_all(self, parts: Any, **limits: Unpack[Limits]) -> Posted[list[Any]]: ...
 
     def all_to_all(
         self, parts: Any, *, timeout: float | None = None, name: str | None = None

@@ -307,9 +307,10 @@ class Growth:
             infos = await talk.all_gather_object(info, timeout=self._left())
             if failure is not None:
                 return None, self._reason(failure)
-            if None in infos:
+            known = [each for each in infos if each is not None]
+            if len(known) < len(infos):
                 return None, "a member cannot be reached"
-            return await self._sound(self._open(plan, opening, infos)), ""
+            return await self._sound(self._open(plan, opening, known)), ""
         except Exception as error:
             if talk.broken is not None:
                 raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from ..wire.codec import parse
 from .objects import Objects
 from .packing import Packed, array_of, direct, value_of
 from .posted import Posted, when_awaited
+from .typed import Out, Timeout
 
 Array = NDArray[Any]
 _OBJECT_META = b"O"
@@ -96,6 +97,15 @@ class Messages(Objects):
     def _keep_sending(self, operation: MessageSend | Done) -> None:
         if isinstance(operation, MessageSend) and not operation.done and not self._endpoint.closed:
             self._scope.mailbox.keep_sending(operation)
+
+    @overload
+    def recv(
+        self, src: int | None = None, tag: int = 0, out: None = None, **limits: Unpack[Timeout]
+    ) -> Posted[Any]: ...
+    @overload
+    def recv(self, src: int | None = None, tag: int = 0, *, out: Out, **limits: Unpack[Timeout]) -> Posted[Out]: ...
+    @overload
+    def recv(self, src: int | None, tag: int, out: Out, **limits: Unpack[Timeout]) -> Posted[Out]: ...
 
     @when_awaited
     def recv(

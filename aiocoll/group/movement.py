@@ -7,7 +7,7 @@ itself, if it is small), so every later choice rests on facts that all ranks kno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from .calls import Again
 from .exchanges import Exchanges, rows_of, values_of
 from .packing import HAS_OUT, Head, Packed, array_of, blob_of, comes_again, direct, read_blob, value_of
 from .posted import Posted
+from .typed import Dtype, Limits, Out
 
 Array = NDArray[Any]
 
@@ -35,6 +36,15 @@ _ALIGN: Final = 64
 
 class Movement(Broadcasts, Exchanges):
     """See API: gather to barrier."""
+
+    @overload
+    def gather(
+        self, x: NDArray[Dtype], root: int = 0, **limits: Unpack[Limits]
+    ) -> Posted[list[NDArray[Dtype]] | None]: ...
+    @overload
+    def gather(self, x: Dtype, root: int = 0, **limits: Unpack[Limits]) -> Posted[list[Dtype] | None]: ...
+    @overload
+    def gather(self, x: Any, root: int = 0, **limits: Unpack[Limits]) -> Posted[list[Any] | None]: ...
 
     def gather(
         self, x: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None
@@ -57,6 +67,17 @@ class Movement(Broadcasts, Exchanges):
     async def _collected(self, ch: Channel, meta: bytes, data: Array, root: int) -> list[Any] | None:
         parcels: list[Any] | None = await self._blind("gather").run(ch, meta, data, root)
         return parcels
+
+    @overload
+    def all_gather(
+        self, x: NDArray[Dtype], out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[list[NDArray[Dtype]]]: ...
+    @overload
+    def all_gather(self, x: Dtype, out: None = None, **limits: Unpack[Limits]) -> Posted[list[Dtype]]: ...
+    @overload
+    def all_gather(self, x: Any, out: None = None, **limits: Unpack[Limits]) -> Posted[list[Any]]: ...
+    @overload
+    def all_gather(self, x: Any, out: Out, **limits: Unpack[Limits]) -> Posted[Out]: ...
 
     def all_gather(
         self, x: Any, out: Any = None, *, timeout: float | None = None, name: str | None = None
@@ -210,6 +231,17 @@ class Movement(Broadcasts, Exchanges):
         return [
             place[: head.nbytes] if head.data is None else head.data for place, head in zip(places, heads, strict=True)
         ]
+
+    @overload
+    def scatter(self, parts: None = None, root: int = 0, out: None = None, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def scatter(
+        self, parts: Sequence[NDArray[Dtype]] | None, root: int = 0, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[NDArray[Dtype]]: ...
+    @overload
+    def scatter(self, parts: Any = None, root: int = 0, *, out: Out, **limits: Unpack[Limits]) -> Posted[Out]: ...
+    @overload
+    def scatter(self, parts: Any = None, root: int = 0, out: Any = None, **limits: Unpack[Limits]) -> Posted[Any]: ...
 
     def scatter(
         self, parts: Any = None, root: int = 0, out: Any = None,

@@ -7,7 +7,7 @@ concerns only those who cannot load it, once the call is over, and breaks nothin
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ..wire.objects import dumps, loads
 from .movement import Movement
 from .packing import blob_of, read_blob
 from .posted import Posted
+from .typed import Limits, Obj
 
 Body = Callable[[Channel], Awaitable[Any]]
 
@@ -71,6 +72,11 @@ class Objects(Movement):
                 group=self.name, collective=what, **self._scope.who(self._scope.ranks[source]),
             ) from error  # fmt: skip
 
+    @overload
+    def broadcast_object(self, obj: None = None, root: int = 0, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def broadcast_object(self, obj: Obj | None, root: int = 0, **limits: Unpack[Limits]) -> Posted[Obj]: ...
+
     def broadcast_object(
         self, obj: Any = None, root: int = 0, *, timeout: float | None = None, name: str | None = None
     ) -> Posted[Any]:
@@ -94,8 +100,8 @@ class Objects(Movement):
         return self._made(turn, timeout, prepare, then)
 
     def gather_object(
-        self, obj: Any, root: int = 0, *, timeout: float | None = None, name: str | None = None
-    ) -> Posted[list[Any] | None]:
+        self, obj: Obj, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[list[Obj] | None]:
         """Every rank's object on ``root``, in rank order; None elsewhere."""
         turn = self._turn("gather_object", name)
 
@@ -113,8 +119,8 @@ class Objects(Movement):
         return self._made(turn, timeout, prepare, lambda parcels: self._all_loaded(parcels, "gather_object"))
 
     def all_gather_object(
-        self, obj: Any, *, timeout: float | None = None, name: str | None = None
-    ) -> Posted[list[Any]]:
+        self, obj: Obj, *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[list[Obj]]:
         """Every rank's object on every rank, in rank order."""
         turn = self._turn("all_gather_object", name)
 
@@ -130,6 +136,11 @@ class Objects(Movement):
             return "all_gather_object", body
 
         return self._made(turn, timeout, prepare, lambda parcels: self._all_loaded(parcels, "all_gather_object"))
+
+    @overload
+    def scatter_object(self, objs: None = None, root: int = 0, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def scatter_object(self, objs: Sequence[Obj] | None, root: int = 0, **limits: Unpack[Limits]) -> Posted[Obj]: ...
 
     def scatter_object(
         self, objs: Sequence[Any] | None = None, root: int = 0,
@@ -153,8 +164,8 @@ class Objects(Movement):
         )
 
     def all_to_all_object(
-        self, objs: Sequence[Any], *, timeout: float | None = None, name: str | None = None
-    ) -> Posted[list[Any]]:
+        self, objs: Sequence[Obj], *, timeout: float | None = None, name: str | None = None
+    ) -> Posted[list[Obj]]:
         """What every rank has for me, in rank order; ``objs`` holds one object per rank."""
         turn = self._turn("all_to_all_object", name)
 

@@ -7,43 +7,25 @@ result's own memory where the dtypes allow it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import observe, patterns
-from ..algorithms import Algorithm, pace
+from ..algorithms import pace
 from ..buffers import as_array, as_out, check_out, native
 from ..buffers.narrow import is_narrow
 from ..endpoint import Channel
 from ..errors import UsageError
-from ..ops import SUM, Op, as_op, finish_pieces
+from ..ops import SUM, Mean, Op, as_op, finish_pieces
 from .calls import Again, Calls
 from .cuts import cut_of, fresh, readable
 from .posted import Posted
+from .typed import Blocks, Dtype, Inexact, Limits, Out
+from .workspace import Input, Plan, deliver, home_of, loaded
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a reduction of one op, dtype and shape needs every time."""
-
-    description: str
-    algorithm: Algorithm
-    op: Op
-    work: np.dtype[Any]
-    result: np.dtype[Any]
-
-
-@dataclass(slots=True)
-class _Input:
-    array: Array
-    scalar: bool
-    op: Op
-    plan: _Plan
 
 
 def _repeats(op: Op) -> bool:
@@ -60,6 +42,23 @@ async def _finish(ch: Channel, op: Op, work: Array, size: int) -> None:
 
 class Reductions(Calls):
     """See API: reductions."""
+
+    @overload
+    def all_reduce(
+        self, x: NDArray[Inexact], op: Op | str = SUM, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[NDArray[Inexact]]: ...
+    @overload
+    def all_reduce(self, x: Any, op: Mean, out: None = None, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def all_reduce(
+        self, x: NDArray[Dtype], op: Op = SUM, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[NDArray[Dtype]]: ...
+    @overload
+    def all_reduce(self, x: Dtype, op: Op = SUM, out: None = None, **limits: Unpack[Limits]) -> Posted[Dtype]: ...
+    @overload
+    def all_reduce(self, x: Any, op: Op | str = SUM, *, out: Out, **limits: Unpack[Limits]) -> Posted[Out]: ...
+    @overload
+    def all_reduce(self, x: Any, op: Op | str = SUM, out: Any = None, **limits: Unpack[Limits]) -> Posted[Any]: ...
 
     def all_reduce(
         self, x: Any, op: Op | str = SUM, out: Any = None, *, timeout: float | None = None, name: str | None = None
@@ -85,11 +84,11 @@ class Reductions(Calls):
 
             async def body(ch: Channel) -> Any:
                 shape = given.array.shape
-                home = _home(target, shape, plan)
-                work = await _loaded(ch, given, home)
+                home = home_of(target, shape, plan)
+                work = await loaded(ch, given, home)
                 await plan.algorithm.run(ch, work, plan.op)
                 await _finish(ch, given.op, work, ch.size)
-                return await _deliver(ch, work, shape, plan, home, target, out, given.scalar)
+                return await deliver(ch, work, shape, plan, home, target, out, given.scalar)
 
             return plan.description, body
 
@@ -111,6 +110,29 @@ class Reductions(Calls):
         channel = ready.channel(self.timeout, out)
         return channel, self._live(channel.call, ready.run, channel, out if out.ndim == 1 else out.reshape(-1), op)
 
+    @overload
+    def reduce(
+        self, x: NDArray[Inexact], op: Op | str = SUM, root: int = 0, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[NDArray[Inexact] | None]: ...
+    @overload
+    def reduce(self, x: Any, op: Mean, root: int = 0, out: None = None, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def reduce(
+        self, x: NDArray[Dtype], op: Op = SUM, root: int = 0, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[NDArray[Dtype] | None]: ...
+    @overload
+    def reduce(
+        self, x: Dtype, op: Op = SUM, root: int = 0, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[Dtype | None]: ...
+    @overload
+    def reduce(
+        self, x: Any, op: Op | str = SUM, root: int = 0, *, out: Out, **limits: Unpack[Limits]
+    ) -> Posted[Out | None]: ...
+    @overload
+    def reduce(
+        self, x: Any, op: Op | str = SUM, root: int = 0, out: Any = None, **limits: Unpack[Limits]
+    ) -> Posted[Any]: ...
+
     def reduce(
         self, x: Any, op: Op | str = SUM, root: int = 0, out: Any = None,
         *, timeout: float | None = None, name: str | None = None,
@@ -129,17 +151,40 @@ class Reductions(Calls):
             target = self._target(out, given, shape, "reduce")  # also where it stays as it is: a slip is a slip
 
             async def body(ch: Channel) -> Any:
-                home = _home(target, shape, plan) if mine else None
-                work = await _loaded(ch, given, home)
+                home = home_of(target, shape, plan) if mine else None
+                work = await loaded(ch, given, home)
                 await plan.algorithm.run(ch, work, plan.op, where)
                 if not mine:
                     return None
                 await _finish(ch, given.op, work, ch.size)
-                return await _deliver(ch, work, shape, plan, home, target, out, given.scalar)
+                return await deliver(ch, work, shape, plan, home, target, out, given.scalar)
 
             return plan.description, body
 
         return self._made(turn, timeout, prepare)
+
+    @overload
+    def reduce_scatter(
+        self, x: Blocks[Inexact], op: Op | str = SUM, counts: Sequence[int] | None = None, out: None = None,
+        **limits: Unpack[Limits],
+    ) -> Posted[NDArray[Inexact]]: ...  # fmt: skip
+    @overload
+    def reduce_scatter(
+        self, x: Any, op: Mean, counts: Sequence[int] | None = None, out: None = None, **limits: Unpack[Limits]
+    ) -> Posted[Any]: ...
+    @overload
+    def reduce_scatter(
+        self, x: Blocks[Dtype], op: Op = SUM, counts: Sequence[int] | None = None, out: None = None,
+        **limits: Unpack[Limits],
+    ) -> Posted[NDArray[Dtype]]: ...  # fmt: skip
+    @overload
+    def reduce_scatter(
+        self, x: Any, op: Op | str = SUM, counts: Sequence[int] | None = None, *, out: Out, **limits: Unpack[Limits]
+    ) -> Posted[Out]: ...
+    @overload
+    def reduce_scatter(
+        self, x: Any, op: Op | str = SUM, counts: Sequence[int] | None = None, out: Any = None, **limits: Unpack[Limits]
+    ) -> Posted[Any]: ...
 
     def reduce_scatter(
         self, x: Any, op: Op | str = SUM, counts: Sequence[int] | None = None, out: Any = None,
@@ -170,11 +215,11 @@ class Reductions(Calls):
 
             async def body(ch: Channel) -> Any:
                 blocks = await readable(ch, parts, elements, plan.work)
-                home = _home(target, shape, plan)
+                home = home_of(target, shape, plan)
                 mine = fresh(ch, elements[ch.rank], plan.work) if home is None else home.reshape(-1)
                 await plan.algorithm.run(ch, blocks, plan.op, mine)
                 await _finish(ch, given.op, mine, ch.size)
-                return await _deliver(ch, mine, shape, plan, home, target, out, cut.scalar)
+                return await deliver(ch, mine, shape, plan, home, target, out, cut.scalar)
 
             return plan.description, body
 
@@ -196,12 +241,36 @@ class Reductions(Calls):
         channel = ready.channel(self.timeout, out)
         return channel, self._live(channel.call, ready.run, channel, blocks, op, out.reshape(-1))
 
+    @overload
+    def scan(self, x: NDArray[Inexact], op: Op | str = SUM, **limits: Unpack[Limits]) -> Posted[NDArray[Inexact]]: ...
+    @overload
+    def scan(self, x: Any, op: Mean, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def scan(self, x: NDArray[Dtype], op: Op = SUM, **limits: Unpack[Limits]) -> Posted[NDArray[Dtype]]: ...
+    @overload
+    def scan(self, x: Dtype, op: Op = SUM, **limits: Unpack[Limits]) -> Posted[Dtype]: ...
+    @overload
+    def scan(self, x: Any, op: Op | str = SUM, **limits: Unpack[Limits]) -> Posted[Any]: ...
+
     def scan(
         self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
     ) -> Posted[Any]:
         """The inclusive prefix: the reduction over ranks 0 to mine, of the shape of ``x``, which is equal on all ranks,
         as is the dtype."""
         return self._prefix("scan", x, op, timeout, name)
+
+    @overload
+    def exscan(
+        self, x: NDArray[Inexact], op: Op | str = SUM, **limits: Unpack[Limits]
+    ) -> Posted[NDArray[Inexact] | None]: ...
+    @overload
+    def exscan(self, x: Any, op: Mean, **limits: Unpack[Limits]) -> Posted[Any]: ...
+    @overload
+    def exscan(self, x: NDArray[Dtype], op: Op = SUM, **limits: Unpack[Limits]) -> Posted[NDArray[Dtype] | None]: ...
+    @overload
+    def exscan(self, x: Dtype, op: Op = SUM, **limits: Unpack[Limits]) -> Posted[Dtype | None]: ...
+    @overload
+    def exscan(self, x: Any, op: Op | str = SUM, **limits: Unpack[Limits]) -> Posted[Any]: ...
 
     def exscan(
         self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
@@ -219,14 +288,14 @@ class Reductions(Calls):
             below = self._scope.rank + (collective == "scan")
 
             async def body(ch: Channel) -> Any:
-                home = _home(None, shape, plan)
-                work = await _loaded(ch, given, home)
+                home = home_of(None, shape, plan)
+                work = await loaded(ch, given, home)
                 await plan.algorithm.run(ch, work, plan.op)
                 if below == 0:
                     first = given.op.identity_array(shape, plan.result)
                     return first[()] if given.scalar and first is not None else first
                 await _finish(ch, given.op, work, below)
-                return await _deliver(ch, work, shape, plan, home, None, None, given.scalar)
+                return await deliver(ch, work, shape, plan, home, None, None, given.scalar)
 
             return plan.description, body
 
@@ -234,27 +303,29 @@ class Reductions(Calls):
 
     # -- preparing
 
-    def _input(self, x: Any, op: Op | str, collective: str, more: str = "") -> _Input:
+    def _input(self, x: Any, op: Op | str, collective: str, more: str = "") -> Input:
         array, scalar = as_array(x, what=collective, rank=self._scope.rank)
         return self._given(array, scalar, op, collective, more)
 
-    def _given(self, array: Array, scalar: bool, op: Op | str, collective: str, more: str) -> _Input:
+    def _given(self, array: Array, scalar: bool, op: Op | str, collective: str, more: str) -> Input:
         try:
             operator = as_op(op)
         except UsageError as error:
             raise UsageError(f"{collective} on rank {self._scope.rank}: {error}") from error
         if operator.function is not None:
             # A function sees the context that it is called in, and is nobody's to keep.
-            return _Input(array, scalar, operator, self._reduction_plan(collective, operator, array, more))
+            return Input(array, scalar, operator, self._reduction_plan(collective, operator, array, more))
         dtype = array.dtype
         key = (collective, operator, dtype, dtype.char, array.shape, more)  # int64 has two equal dtypes
         plan = self._plan(key, lambda: self._reduction_plan(collective, operator, array, more))
-        return _Input(array, scalar, operator, plan)
+        return Input(array, scalar, operator, plan)
 
-    def _reduction_plan(self, collective: str, op: Op, array: Array, more: str) -> _Plan:
+    def _reduction_plan(self, collective: str, op: Op, array: Array, more: str) -> Plan:
         rank = self._scope.rank
         op.check(array.dtype, rank, collective)
         work = op.work_dtype(array.dtype)
+        if self._carrier is not None:
+            self._carrier.check(collective, op, work, rank)
         narrow = is_narrow(array.dtype) and work != array.dtype
         nbytes = array.nbytes if narrow else array.size * work.itemsize
         in_turn = not op.associates(array.dtype)
@@ -265,10 +336,10 @@ class Reductions(Calls):
             f"{collective} op={op.name} dtype={native(array.dtype)} shape={array.shape}{more} ({algorithm.name})"
         )
         bound = op.bind(array.shape, work, rank=rank, what=collective)
-        return _Plan(description, algorithm, bound, work, op.result_dtype(array.dtype))
+        return Plan(description, algorithm, bound, work, op.result_dtype(array.dtype))
 
     def _target(
-        self, out: Any, given: _Input, shape: tuple[int, ...], collective: str, inputs: Sequence[Array] | None = None
+        self, out: Any, given: Input, shape: tuple[int, ...], collective: str, inputs: Sequence[Array] | None = None
     ) -> Array | None:
         if out is None:
             return None
@@ -279,48 +350,3 @@ class Reductions(Calls):
             dtype = target.dtype
         check_out(target, shape, dtype, [given.array] if inputs is None else inputs, what=collective, rank=rank)
         return target
-
-
-def _home(target: Array | None, shape: tuple[int, ...], plan: _Plan) -> Array | None:
-    """The result's own memory, if the algorithm can work in it."""
-    if target is None:
-        return np.empty(shape, plan.work) if plan.work == plan.result else None
-    if target.dtype == plan.work and target.flags.c_contiguous:
-        return target
-    return None
-
-
-async def _loaded(ch: Channel, given: _Input, home: Array | None) -> Array:
-    """Flat work space that holds the input: the result's own memory, or private."""
-    array = given.array
-    work = fresh(ch, array.size, given.plan.work) if home is None else home.reshape(-1)
-    if not _same(home, array):
-        await pace.copy(ch, array, work.reshape(array.shape))
-    return work
-
-
-def _same(home: Array | None, given: Array) -> bool:
-    """Whether the work space is the input itself, so that nothing is to be copied."""
-    if home is None or home is given:
-        return home is given
-    return (
-        home.shape == given.shape
-        and given.flags.c_contiguous
-        and home.dtype == given.dtype
-        and home.__array_interface__["data"][0] == given.__array_interface__["data"][0]
-    )
-
-
-async def _deliver(
-    ch: Channel, work: Array, shape: tuple[int, ...], plan: _Plan, home: Array | None, target: Array | None, out: Any,
-    scalar: bool,
-) -> Any:  # fmt: skip
-    """The caller's result out of the work space."""
-    if target is not None:
-        if home is None:
-            await pace.copy(ch, work.reshape(shape), target)
-        return out
-    if home is None:
-        home = np.empty(shape, plan.result)
-        await pace.copy(ch, work.reshape(shape), home)
-    return home[()] if scalar else home
