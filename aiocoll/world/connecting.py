@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from ..config import Settings
 from ..errors import UsageError
@@ -21,6 +21,7 @@ from ..observe import report
 from ..place import Place, detect
 from ..rendezvous import meet
 from ..store.base import Store
+from ..transport import kinds
 from ..transport.inproc import Switch
 from ..tuning import check_override
 from .admitting import Admission
@@ -28,7 +29,6 @@ from .newcomer import enter
 from .opening import Ear, Opened, Wanted
 
 _log = logging.getLogger("aiocoll.world")
-_TRANSPORTS: Final = ("auto", "shm", "tcp", "inproc")
 
 
 class Connecting:
@@ -84,7 +84,8 @@ def connect(
     ``aiocoll.store``); it wants ``size``, and stays open. ``name``: the group's, equal on all ranks.
     ``timeout``: seconds for the meeting and for every call (default 60, or AIOCOLL_TIMEOUT). ``transport``: "auto"
     (shared memory between ranks of one host where all of those can have it, else TCP), "shm" (the same, and the log
-    warns where it is not to be had), "tcp", "inproc" (ranks of one process). ``secret``: what all ranks know and nobody
+    warns where it is not to be had), "tcp", "inproc" (ranks of one process), or one of your own (see
+    ``aiocoll.transport.kinds``). ``secret``: what all ranks know and nobody
     else does, text or bytes; without one only loopback is used. ``allow_pickle``: object calls take, and load,
     whatever can be pickled. ``group_name``: keeps jobs apart that share a multicast address. ``listener``: a bound
     socket for the store of rank 0. ``join``: this process is a newcomer (default AIOCOLL_JOIN, else no): it waits until
@@ -97,8 +98,8 @@ def connect(
     settings = Settings.from_env()
     check_override(settings.algorithm)
     chosen = settings.transport if transport is None else transport
-    if not isinstance(chosen, Switch) and chosen not in _TRANSPORTS:
-        raise UsageError(f"transport={chosen!r} is none of {', '.join(_TRANSPORTS)}")
+    if not isinstance(chosen, Switch) and chosen not in kinds.SHIPPED:
+        kinds.find(str(chosen))
     place = detect()
     report.install()
     report.tell("connecting")

@@ -30,6 +30,7 @@ from ..rendezvous.island import Island
 from ..store.base import Store
 from ..store.prefix import prefix
 from ..store.users import me
+from ..transport import kinds
 from ..transport.base import Transport
 from ..transport.front import fronted
 from ..transport.inproc import InprocTransport, Switch
@@ -70,6 +71,11 @@ class Wanted:
         """Whether only ranks of this process are to be reached."""
         return self.transport == "inproc" or isinstance(self.transport, Switch)
 
+    @property
+    def added(self) -> str:
+        """The name of a transport that does not ship with the package; empty if it does."""
+        return "" if self.within_process or self.transport in kinds.SHIPPED else str(self.transport)
+
 
 class Ear:
     """What others may reach of a rank that has no links yet, and how links come of it."""
@@ -77,6 +83,7 @@ class Ear:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._listener: socket.socket | None = None
+        self._added: kinds.Ear | None = None
         self._island = Island(wanted.settings, str(wanted.transport))
 
     def __repr__(self) -> str:
@@ -86,6 +93,9 @@ class Ear:
         """What the others learn of me: where I listen."""
         if self._wanted.within_process:
             return {"address": "", "port": 0}
+        if self._wanted.added:
+            self._added = kinds.find(self._wanted.added)(address)
+            return {"address": "", "port": 0, self._wanted.added: dict(self._added.info())}
         self._listener = listen(address)
         host, port = fronted(self._wanted.settings.proxy, address, self._listener.getsockname()[1])
         return {"address": host, "port": port, **self._island.info()}
@@ -95,23 +105,44 @@ class Ear:
         self._island.close()
         if self._listener is not None:
             self._listener.close()
+        if self._added is not None:
+            self._added.close()
 
     async def connect(self, meeting: Meeting, numbers: Sequence[int] = ()) -> Endpoint:
         """The endpoint; ``numbers``: its ranks as users see them. Closes everything when it fails."""
         memory: dict[int, str] = {}
         shared: Shared | None = None
+        added: Transport | None = None
         try:
+            if self._added is not None and meeting.size > 1:
+                added = await self._added.connect(self._peers(meeting))
+                self._added = None  # the transport's from now on
             if self._listener is not None and meeting.size > 1:
                 seconds = min(self._wanted.settings.shm_seconds, self._wanted.timeout)
                 memory, shared = await self._island.settle(meeting, self._tcp_world(meeting), seconds)
-            endpoint = self._endpoint(meeting, memory, shared, numbers)
+            endpoint = self._endpoint(meeting, memory, shared, numbers, added)
             self._listener = None  # the transport's from now on
             return endpoint
         except BaseException:
             if shared is not None:
                 shared.close()
+            if added is not None:
+                added.close()
             self.close()
             raise
+
+    def _peers(self, meeting: Meeting) -> kinds.Peers:
+        wanted = self._wanted
+        missing = [rank for rank, info in enumerate(meeting.members) if wanted.added not in info]
+        if missing:
+            raise UsageError(
+                f"transport={wanted.added!r} here, and another one on ranks {missing}: all ranks of a job use the same"
+            )
+        told = [dict(info[wanted.added]) for info in meeting.members]
+        return kinds.Peers(
+            rank=meeting.rank, size=meeting.size, world=meeting.world, job=wanted.job, secret=wanted.secret, told=told,
+            seconds=wanted.timeout,
+        )  # fmt: skip
 
     def _tcp_world(self, meeting: Meeting) -> TcpWorld:
         addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
@@ -122,10 +153,11 @@ class Ear:
         )  # fmt: skip
 
     def _endpoint(
-        self, meeting: Meeting, memory: Mapping[int, str], shared: Shared | None, numbers: Sequence[int]
-    ) -> Endpoint:
+        self, meeting: Meeting, memory: Mapping[int, str], shared: Shared | None, numbers: Sequence[int],
+        added: Transport | None,
+    ) -> Endpoint:  # fmt: skip
         loop = asyncio.get_running_loop()
-        transport = self._transport(meeting, loop, shared)
+        transport = self._transport(meeting, loop, shared) if added is None else added
         if isinstance(transport, InprocTransport):
             memory = dict.fromkeys(range(meeting.size), "one process")
         members = tuple(

@@ -1,0 +1,30 @@
+"""How Sphinx builds the manual: python -m sphinx -W docs FOLDER.
+
+The rule: pages are Markdown that reads well without being built, and every warning is an error in the tests.
+"""
+
+from __future__ import annotations
+
+import aiocoll
+
+project = "aiocoll"
+author = "The aiocoll authors"
+project_copyright = "The aiocoll authors"
+version = release = aiocoll.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+source_suffix = {".md": "markdown"}
+root_doc = "index"
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+default_role = "code"  # docstrings write names between single backticks
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+
+html_theme = "furo"
+html_title = f"aiocoll {version}"
+html_show_sourcelink = False
+html_show_sphinx = False
