@@ -8,6 +8,7 @@
     movement     gather, all_gather, scatter, barrier
     objects      the same for plain Python data
     messages     point-to-point
+    carrier      what another library must do to move the arrays
     packing      arrays ready to travel, and back
     group        Group: members, subgroups, close
 

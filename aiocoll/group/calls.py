@@ -26,6 +26,8 @@ from ..observe.flight import ERROR, Entry, words
 from ..ops import Op
 from ..transport.shm.transport import CALLS_PER_TURN
 from ..tuning import choose
+from .carrier import Carrier
+from .ownership import Connection
 from .posted import Posted, PostedAgain, Turn, failing
 from .ready import READY_MAX, Forks, Ready
 
@@ -46,6 +48,7 @@ class Calls:
 
     _scope: Scope
     _endpoint: Endpoint
+    _connection: Connection | None
     _settings: Settings
     _pid: int
     _counts: dict[str, int]
@@ -272,6 +275,12 @@ class Calls:
         scope = self._scope
         scope.troubled = bool(scope.refused) or scope.broken is not None  # a refusal troubles one call only
 
+    @property
+    def _carrier(self) -> Carrier | None:
+        """The library that moves the arrays, where it is not aiocoll itself; a group of one needs nobody."""
+        connection = self._connection
+        return None if connection is None or self._scope.size == 1 else connection.lineage.carrier
+
     # -- calls that come again
 
     def _at_home(self) -> bool:
@@ -305,6 +314,11 @@ class Calls:
         narrow: bool = False, in_turn: bool = False,
     ) -> Algorithm:  # fmt: skip
         """The algorithm for one call, from facts that are equal on all ranks; ``named``: as what users override it."""
+        carrier = self._carrier
+        if carrier is not None:
+            carried = carrier.algorithm(collective, self._scope)
+            if carried is not None:
+                return carried
         override = self._settings.algorithm
         if named in override:
             override = {**override, collective: override[named]}

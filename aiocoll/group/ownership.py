@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ..endpoint import Endpoint
+    from .carrier import Carrier
     from .group import Group
     from .growing import Admission
 
@@ -37,6 +38,8 @@ class Lineage:
         """Whether nothing of it is open any more."""
         self.kept: Group | None = None
         """The first group, or what followed it last, for an ``async with`` that closes it whoever has dropped it."""
+        self.carrier: Carrier | None = None
+        """The library that moves the arrays of all these groups, where it is not aiocoll itself."""
         self._end = end
         self._count = itertools.count()
         self._connections: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
@@ -89,6 +92,8 @@ class Lineage:
                 await part()
             return
         self.over, end, self._end = True, self._end, None
+        if self.carrier is not None:
+            self.carrier.close()
         if end is not None:
             await end()
 
