@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import observe
 from ..cpus import usable_cpus
-from ..errors import NotInitializedError, UsageError
+from ..errors import NotInitializedError, SerializationError, UsageError
 from ..observe import dumping
 from .interrupt import INTERRUPTS
 from .started import Started
@@ -105,6 +105,10 @@ class Driver:
                 if INTERRUPTS.pending:
                     INTERRUPTS.arrive()
                 return stop.value  # type: ignore[no-any-return]
+            except (UsageError, SerializationError):
+                _set_running_loop(None)
+                self._let_news_leave()
+                raise
             finally:
                 _set_running_loop(None)
             task = loop.create_task(Continued(coroutine, parked_on))
@@ -246,6 +250,14 @@ class Driver:
         for endpoint in self.endpoints:
             if endpoint.memory is not None and not endpoint.closed:
                 endpoint.memory.hear_news()
+
+    def _let_news_leave(self) -> None:
+        """The peers hear of a refused call though the caller may now compute for hours: a link to them that is still
+        being made gets the time that it needs (bounded)."""
+        until = self.loop.time() + ABANDON_SECONDS_MAX
+        while not all(each.transport.drained() for each in self.endpoints) and self.loop.time() < until:
+            self.loop.call_later(0.001, self.loop.stop)
+            self.loop.run_forever()
 
     def _turn_the_loop(self, task: asyncio.Task[Any]) -> threading.Event | None:
         """Runs the loop until the task is done: None; or until another thread wants it: an event set at the end."""

@@ -206,6 +206,20 @@ def test_everyone_sends_first_whatever_the_size(ranks: Callable[..., list[Any]])
     ranks(3, body)
 
 
+def test_peers_hear_of_a_refused_first_call_though_the_caller_goes_away(ranks: Callable[..., list[Any]]) -> None:
+    """Over TCP there is no link yet when the news of the refusal is sent, and nobody runs the loop afterwards."""
+    heard = threading.Event()
+
+    def body(g: SyncGroup) -> bool:
+        with pytest.raises(UsageError, match="nonsense"):
+            g.all_reduce(data(g.rank), "nonsense" if g.rank == 0 else "sum")
+        if g.rank == 1:
+            heard.set()
+        return heard.wait(25) or g.rank != 0  # rank 0 is away until rank 1 has heard
+
+    assert ranks(2, body) == [True, True]
+
+
 def test_inside_a_running_loop(ranks: Callable[..., list[Any]]) -> None:
     def body(g: SyncGroup) -> None:
         async def notebook() -> None:
