@@ -406,3 +406,17 @@ def test_it_is_known_where_the_order_of_operands_shows_in_the_bits():
         assert not MEAN.associates(dtype)  # adds up in float64
     assert LAND.associates(np.dtype("f4")) and SUM.associates(np.dtype("m8[s]"))
     assert not ops.op(np.add).associates(np.dtype("i8")) and not ops.op(max).associates(np.dtype("i8"))
+
+
+def test_a_dtype_of_powers_of_two_has_no_false_and_no_identity_of_sums() -> None:
+    powers = np.dtype(ml_dtypes.float8_e8m0fnu)
+    for each in (LAND, LOR, LXOR):
+        with pytest.raises(UsageError, match=each.name):
+            each.check(powers, 0)
+    assert SUM.identity(powers) is None and PROD.identity(powers) == 1
+
+
+def test_the_mean_of_integers_goes_into_any_number_dtype() -> None:
+    for name in ("int4", "uint2", "bfloat16"):
+        assert MEAN.allows_out(np.dtype(np.int8), np.dtype(getattr(ml_dtypes, name)))
+    assert not SUM.allows_out(np.dtype(np.int8), np.dtype(ml_dtypes.int4))
