@@ -7,6 +7,7 @@ The map of this tree, top to bottom; what stands higher may import what stands l
     testing/        conformance suites, and ``run``: one test on every fabric
     bench/          ``aiocoll bench``: the collectives timed and checked, next to what the machine can do
     distributed/    the documented blocking API, a thin skin over sync
+    mpi/            mpi4py's names over sync, for programs that are written for MPI
     runner/         spawn N of me: ``aiocoll run`` and ``aiocoll.launch``
     trace/          ``aiocoll trace``: what the dumps of several ranks say together
     sim/            many ranks in one process, virtual time, one seed
@@ -94,7 +95,7 @@ __all__ = [
 
 
 # Imported when they are asked for: the program ``aiocoll run`` starts ranks before it needs NumPy, and never does.
-_MODULES = ("distributed", "sync", "sim", "store", "testing")
+_MODULES = ("distributed", "mpi", "sync", "sim", "store", "testing")
 _HOMES = {
     "group": ("Group", "Message"),
     "ops": ("BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MEAN", "MIN", "PROD", "SUM", "Op", "op"),

@@ -1,0 +1,74 @@
+"""How a call is made: blocking or started, and refused where its arguments are wrong.
+
+The rule: what a call does is a plan, a function from the async group to what is awaited, so that the blocking form and
+the started form of a call are the same plan.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AiocollError, UsageError
+from ..sync import SyncGroup, Work
+from .exceptions import UsageException, translated
+
+if TYPE_CHECKING:
+    from ..group import Group
+
+Plan = Callable[["Group"], Awaitable[Any]]
+
+
+def followed_by(plan: Plan, after: Callable[[Any], Any]) -> Plan:
+    """The same, and ``after`` makes the caller's result of its result before anybody sees the end."""
+
+    def longer(group: Group) -> Awaitable[Any]:
+        return _then(plan(group), after)
+
+    return longer
+
+
+async def _then(awaitable: Awaitable[Any], after: Callable[[Any], Any]) -> Any:
+    return after(await awaitable)
+
+
+def blocking(group: SyncGroup, plan: Plan) -> Any:
+    """Waits for it."""
+    try:
+        return group.run(plan)
+    except AiocollError as error:
+        raise translated(error) from error.__cause__
+
+
+def started(group: SyncGroup, plan: Plan, what: str) -> Work[Any]:
+    """Starts it; returns once it has been made, so that objects have been taken as they are now."""
+    made = threading.Event()
+
+    def make(inner: Group) -> Awaitable[Any]:
+        try:
+            return plan(inner)
+        finally:
+            made.set()
+
+    try:
+        work = group.begin(make, what)
+    except AiocollError as error:
+        raise translated(error) from error.__cause__
+    made.wait(group.timeout)
+    return work
+
+
+def collective(group: SyncGroup, what: str, planned: Callable[[], Plan]) -> Plan:
+    """The plan of a collective. What it refuses is refused for all ranks: they do not wait for this one."""
+    try:
+        return planned()
+    except UsageError as error:
+        refusal, cause = error, error.__cause__
+    except (TypeError, ValueError, OverflowError) as error:  # an argument with a mind of its own
+        refusal, cause = UsageException(f"{what} on rank {group.rank}: {error}"), error
+    try:
+        group.run(lambda inner: inner.refuse(what, refusal))
+    except AiocollError:
+        pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
+    raise translated(refusal) from cause

@@ -1,0 +1,144 @@
+"""MPI.Exception: what every call of this room raises, and at once the class of aiocoll.errors that says whose fault.
+
+The rule: an error leaves the room as both, so that ``except MPI.Exception`` and ``except aiocoll.PeerLostError`` work.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from .. import errors
+from . import constants
+from .outside import OUTSIDE
+
+
+class Exception(errors.AiocollError, RuntimeError):  # the name that programs catch
+    """Whatever goes wrong in a call; ``str()`` says who, what, where and what to do."""
+
+    code: ClassVar[int] = constants.ERR_OTHER
+
+    def Get_error_class(self) -> int:
+        """One of the ERR_ constants."""
+        return self.code
+
+    def Get_error_code(self) -> int:
+        """The same as the class."""
+        return self.code
+
+    def Get_error_string(self) -> str:
+        """The text."""
+        return str(self)
+
+    @property
+    def error_class(self) -> int:
+        """One of the ERR_ constants."""
+        return self.code
+
+    @property
+    def error_code(self) -> int:
+        """The same as the class."""
+        return self.code
+
+    @property
+    def error_string(self) -> str:
+        """The text."""
+        return str(self)
+
+
+class UsageException(errors.UsageError, Exception):
+    """A refused argument."""
+
+    code = constants.ERR_ARG
+
+
+class OutsideError(errors.UsageError, Exception, AttributeError):
+    """A name of mpi4py that this room does not have; the text says what to use instead."""
+
+    code = constants.ERR_OTHER
+
+
+class NotInitializedException(errors.NotInitializedError, Exception):
+    """There is no such communicator (yet, or any more)."""
+
+    code = constants.ERR_COMM
+
+
+class MismatchException(errors.MismatchError, Exception):
+    """Ranks made different calls."""
+
+
+class TruncateException(MismatchException):
+    """A message is longer than the buffer that is to take it, or of another type; it is consumed."""
+
+    code = constants.ERR_TRUNCATE
+
+
+class PeerLostException(errors.PeerLostError, Exception):
+    """A rank died."""
+
+    code = constants.ERR_PROC_FAILED
+
+
+class TimeoutException(errors.CollectiveTimeoutError, Exception):
+    """A call has waited for too long."""
+
+    code = constants.ERR_PENDING
+
+
+class BrokenException(errors.GroupBrokenError, Exception):
+    """An earlier failure broke this communicator."""
+
+    code = constants.ERR_REVOKED
+
+
+class RendezvousException(errors.RendezvousError, Exception):
+    """The ranks could not meet."""
+
+
+class RendezvousTimeoutException(errors.RendezvousTimeoutError, Exception):
+    """The ranks did not meet in time."""
+
+
+class AuthenticationException(errors.AuthenticationError, Exception):
+    """The other side belongs to another job."""
+
+
+class SerializationException(errors.SerializationError, Exception):
+    """An object cannot travel."""
+
+    code = constants.ERR_TYPE
+
+
+_BOTH: dict[type[errors.AiocollError], type[Exception]] = {
+    errors.UsageError: UsageException,
+    errors.NotInitializedError: NotInitializedException,
+    errors.MismatchError: MismatchException,
+    errors.PeerLostError: PeerLostException,
+    errors.CollectiveTimeoutError: TimeoutException,
+    errors.GroupBrokenError: BrokenException,
+    errors.RendezvousError: RendezvousException,
+    errors.RendezvousTimeoutError: RendezvousTimeoutException,
+    errors.AuthenticationError: AuthenticationException,
+    errors.SerializationError: SerializationException,
+}
+
+
+def translated(error: errors.AiocollError) -> Exception:
+    """The same error as an MPI.Exception, too; raise it ``from error.__cause__``."""
+    if isinstance(error, Exception):
+        return error
+    kind = next((_BOTH[each] for each in type(error).__mro__ if each in _BOTH), Exception)
+    fresh = kind(*error.args)
+    vars(fresh).update(vars(error))
+    fresh.__cause__ = error.__cause__
+    return fresh
+
+
+def outside(owner: str, name: str) -> AttributeError:
+    """The error for a name that is not here: a pointer for those of mpi4py, the usual words for others."""
+    instead = OUTSIDE.get(name) or OUTSIDE.get(f"{owner}.{name}")
+    if instead is None:
+        return AttributeError(f"{owner} has no attribute {name!r}")
+    what = f"{owner}.{name}" if owner != "aiocoll.mpi" else f"MPI.{name}"
+    error: Any = OutsideError(f"{what} is mpi4py's and not part of aiocoll.mpi: {instead}")
+    return error  # type: ignore[no-any-return]

@@ -1,0 +1,390 @@
+"""Messages between two ranks: Send, Recv and their kin for buffers, send, recv and theirs for objects.
+
+The rule: buffers and objects are matched apart; a message that a probe has seen lies in ``Seen`` until a receive of
+this communicator takes it, before any that came later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import operator
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import AiocollError
+from ..group import Message
+from ..sync import SyncGroup
+from .calling import Plan, blocking, followed_by, started
+from .constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_MAX
+from .exceptions import UsageException, translated
+from .requests import Arrival, MatchedMessage, Request
+from .specs import Region, reading, writing
+from .status import Status
+
+if TYPE_CHECKING:
+    from ..group import Group
+
+_NOBODY = Arrival(None, PROC_NULL, ANY_TAG, 0)
+
+
+class Seen:
+    """Messages that probes have seen and no receive has taken yet, in order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: list[tuple[bool, Message]] = []
+
+    def add(self, found: list[tuple[bool, Message]]) -> None:
+        """(is it an array, the message), in the order in which they came."""
+        with self._lock:
+            self._messages += found
+
+    def take(self, source: int, tag: int, array: bool | None, *, keep: bool = False) -> tuple[bool, Message] | None:
+        """The oldest that fits; ``array``: only arrays, only objects, or None for either; ``keep``: leave it here."""
+        if not self._messages:
+            return None
+        with self._lock:
+            for each in self._messages:
+                is_array, message = each
+                if (
+                    source in (ANY_SOURCE, message.source)
+                    and tag in (ANY_TAG, message.tag)
+                    and array in (None, is_array)
+                ):
+                    if not keep:  # by identity: arrays have no answer to whether they are equal
+                        self._messages = [other for other in self._messages if other is not each]
+                    return each
+        return None
+
+    def __repr__(self) -> str:
+        return f"Seen({len(self._messages)})"
+
+
+class Messages:
+    """See the module's docstring; what a communicator mixes in."""
+
+    _seen: Seen
+
+    @property
+    def _group(self) -> SyncGroup:
+        raise NotImplementedError  # every communicator has one
+
+    # ------------------------------------------------------------------------------------------ buffers
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Sends a buffer; returns when it may be changed, without waiting for the receiver (up to 64 MiB)."""
+        if self._peer(dest, "Send", "dest") != PROC_NULL:
+            blocking(self._group, self._sending(buf, dest, tag, "Send"))
+
+    Bsend = Rsend = Send
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
+        """Starts to send a buffer, which must not be changed until the request is over."""
+        if self._peer(dest, "Isend", "dest") == PROC_NULL:
+            return Request(None, 0.0, _NOBODY)
+        return self._start("Isend", self._sending(buf, dest, tag, "Isend", math.inf), f" to rank {dest}")
+
+    Ibsend = Irsend = Isend
+
+    def Recv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
+        """Receives into a buffer, which may be longer than the message; ``status`` says by how much."""
+        arrival = self._receive("Recv", source, tag, writing(buf, "Recv", self._group.rank))
+        _note(status, arrival)
+
+    def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Starts to receive into a buffer."""
+        return self._start_receive("Irecv", source, tag, writing(buf, "Irecv", self._group.rank))
+
+    def Sendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """Sends one buffer and receives into another at the same time, so that no ring can deadlock."""
+        rank = self._group.rank
+        region = writing(recvbuf, "Sendrecv", rank)
+        sending = None
+        if self._peer(dest, "Sendrecv", "dest") != PROC_NULL:
+            sending = self._sending(sendbuf, dest, sendtag, "Sendrecv")
+        _note(status, self._both("Sendrecv", sending, source, recvtag, region))
+
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """The same with one buffer for both."""
+        region = writing(buf, "Sendrecv_replace", self._group.rank)
+        self.Sendrecv(region.flat.copy(), dest, sendtag, buf, source, recvtag, status)
+
+    # ------------------------------------------------------------------------------------------ objects
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Sends an object."""
+        if self._peer(dest, "send", "dest") != PROC_NULL:
+            blocking(self._group, self._sending_object(obj, dest, tag, "send"))
+
+    bsend = send
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Sends an object as it is now, without waiting."""
+        if self._peer(dest, "isend", "dest") == PROC_NULL:
+            return Request(None, 0.0, _NOBODY)
+        return self._start("isend", self._sending_object(obj, dest, tag, "isend", math.inf), f" to rank {dest}")
+
+    ibsend = isend
+
+    def recv(
+        self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Any:
+        """Receives an object and returns it; ``buf`` is accepted and not needed."""
+        arrival = self._receive("recv", source, tag, None)
+        _note(status, arrival)
+        return arrival.value
+
+    def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Starts to receive an object, which the request's ``wait()`` gives."""
+        return self._start_receive("irecv", source, tag, None)
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> Any:
+        """Sends one object and receives another at the same time."""
+        sending = None
+        if self._peer(dest, "sendrecv", "dest") != PROC_NULL:
+            sending = self._sending_object(sendobj, dest, sendtag, "sendrecv")
+        arrival = self._both("sendrecv", sending, source, recvtag, None)
+        _note(status, arrival)
+        return arrival.value
+
+    # ------------------------------------------------------------------------------------------ probing
+
+    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+        """Blocks until a message is there, which the next receive that it fits will get; True."""
+        self._probed("Probe", source, tag, status, wait=True, keep=True)
+        return True
+
+    probe = Probe
+
+    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+        """Whether a message is there; never blocks."""
+        return self._probed("Iprobe", source, tag, status, wait=False, keep=True) is not None
+
+    iprobe = Iprobe
+
+    def Mprobe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> MatchedMessage:
+        """Blocks until a message is there, and takes it: only what is returned can receive it."""
+        found = self._probed("Mprobe", source, tag, status, wait=True, keep=False)
+        assert found is not None
+        return found
+
+    mprobe = Mprobe
+
+    def Improbe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> MatchedMessage | None:
+        """The same, if one is there; None if not."""
+        return self._probed("Improbe", source, tag, status, wait=False, keep=False)
+
+    improbe = Improbe
+
+    # ------------------------------------------------------------------------------------------ how
+
+    def _peer(self, rank: Any, what: str, name: str) -> int:
+        """A rank argument, checked; PROC_NULL is one."""
+        size = self._group.size
+        try:
+            number = operator.index(rank)
+        except TypeError:
+            number = size
+        if number != PROC_NULL and not 0 <= number < size:
+            raise UsageException(
+                f"{what} on rank {self._group.rank}: {name}={rank!r} is no rank of this communicator of {size}; "
+                "ranks begin at 0, and MPI.PROC_NULL is nobody"
+            )
+        return number
+
+    def _tag_of(self, tag: Any, what: str) -> int:
+        try:
+            number = operator.index(tag)
+        except TypeError:
+            number = -1
+        if not 0 <= number <= TAG_MAX:
+            raise UsageException(f"{what} on rank {self._group.rank}: tag={tag!r} must be from 0 to {TAG_MAX}")
+        return number
+
+    def _wanted(self, source: Any, tag: Any, what: str) -> tuple[int | None, int | None]:
+        """Source and tag of a receive, as aiocoll's group takes them: None for any."""
+        any_tag = not isinstance(tag, bool) and hasattr(tag, "__index__") and operator.index(tag) == ANY_TAG
+        number = None if any_tag else self._tag_of(tag, what)
+        if hasattr(source, "__index__") and operator.index(source) == ANY_SOURCE:
+            return None, number
+        return self._peer(source, what, "source"), number
+
+    def _sending(self, buf: Any, dest: int, tag: int, what: str, timeout: float | None = None) -> Plan:
+        region, number = reading(buf, what, self._group.rank), self._tag_of(tag, what)
+        return lambda group: group.send(region.flat, dest, number, timeout=timeout)
+
+    def _sending_object(self, obj: Any, dest: int, tag: int, what: str, timeout: float | None = None) -> Plan:
+        number = self._tag_of(tag, what)
+        return lambda group: group.send_object(obj, dest, number, timeout=timeout)
+
+    def _start(self, what: str, plan: Plan, whom: str = "") -> Request:
+        group = self._group
+        return Request(started(group, plan, what + whom), group.timeout)
+
+    def _receiving(
+        self, source: int | None, tag: int | None, region: Region | None, timeout: float | None = None
+    ) -> Plan:
+        """A receive into a region, or (None) of an object."""
+        if region is None:
+            return followed_by(lambda group: group.recv_object_message(source, tag, timeout=timeout), _as_object)
+        return followed_by(
+            lambda group: group.recv_message(source, tag, timeout=timeout), lambda message: _landed(message, region)
+        )
+
+    def _receive(self, what: str, source: Any, tag: Any, region: Region | None) -> Arrival:
+        peer, number = self._wanted(source, tag, what)
+        if peer == PROC_NULL:
+            return _NOBODY
+        seen = self._seen.take(source, tag, region is not None)
+        if seen is not None:
+            return _as_object(seen[1]) if region is None else _landed(seen[1], region)
+        arrival: Arrival = blocking(self._group, self._receiving(peer, number, region))
+        return arrival
+
+    def _start_receive(self, what: str, source: Any, tag: Any, region: Region | None) -> Request:
+        peer, number = self._wanted(source, tag, what)
+        if peer == PROC_NULL:
+            return Request(None, 0.0, _NOBODY)
+        seen = self._seen.take(source, tag, region is not None)
+        if seen is not None:
+            return Request(None, 0.0, _as_object(seen[1]) if region is None else _landed(seen[1], region))
+        whom = " from anyone" if peer is None else f" from rank {peer}"
+        return self._start(what, self._receiving(peer, number, region, math.inf), whom)
+
+    def _both(self, what: str, sending: Plan | None, source: Any, tag: Any, region: Region | None) -> Arrival:
+        """Sends and receives at the same time."""
+        peer, number = self._wanted(source, tag, what)
+        seen = None if peer == PROC_NULL else self._seen.take(source, tag, region is not None)
+        if sending is None or peer == PROC_NULL or seen is not None:
+            if sending is not None:
+                blocking(self._group, sending)
+            if seen is not None:
+                return _as_object(seen[1]) if region is None else _landed(seen[1], region)
+            return self._receive(what, source, tag, region)
+        arrival: Arrival = blocking(self._group, _exchange(sending, self._receiving(peer, number, region)))
+        return arrival
+
+    def _probed(
+        self, what: str, source: Any, tag: Any, status: Status | None, *, wait: bool, keep: bool
+    ) -> MatchedMessage | None:
+        peer, number = self._wanted(source, tag, what)
+        if peer == PROC_NULL:
+            _note(status, _NOBODY)
+            return MatchedMessage(lambda buf: _NOBODY, 0)
+        found = self._seen.take(source, tag, None, keep=keep)
+        if found is None:
+            self._seen.add(blocking(self._group, _arrived(peer, number, wait)))
+            found = self._seen.take(source, tag, None, keep=keep)
+        if found is None:
+            return None
+        is_array, message = found
+        nbytes = _bytes_of(message)
+        _note(status, Arrival(None, message.source, message.tag, nbytes))
+        rank = self._group.rank
+
+        def take(buf: Any) -> Arrival:
+            if is_array != (buf is not None):
+                kind = "a buffer: receive it with Recv" if is_array else "an object: receive it with recv"
+                raise UsageException(f"{what} on rank {rank}: the message is {kind}")
+            return _landed(message, writing(buf, "Recv", rank)) if is_array else _as_object(message)
+
+        return MatchedMessage(take, nbytes)
+
+
+def _exchange(sending: Plan, receiving: Plan) -> Plan:
+    """Both at once: the receive is there before the send begins."""
+
+    async def both(group: Group) -> Any:
+        coming = asyncio.ensure_future(receiving(group))
+        try:
+            await sending(group)
+            return await coming
+        except BaseException:
+            coming.cancel()
+            await asyncio.wait({coming})
+            raise
+
+    return both
+
+
+def _arrived(source: int | None, tag: int | None, wait: bool) -> Plan:
+    """Takes the messages that are there, at most one buffer and one object; if ``wait``, at least one of the two."""
+
+    async def taken(group: Group) -> list[tuple[bool, Message]]:
+        receives: list[Callable[..., Awaitable[Message]]] = [group.recv_message, group.recv_object_message]
+        tasks = [asyncio.ensure_future(receive(source, tag)) for receive in receives]
+        try:
+            if wait:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                for _ in range(3):  # a receive looks once for what has come, and the loop once for what may
+                    await asyncio.sleep(0)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        found, failed = [], None
+        for is_array, task in zip((True, False), tasks, strict=True):
+            if task.cancelled():
+                continue
+            error = task.exception()
+            if error is None:
+                found.append((is_array, task.result()))
+            elif isinstance(error, AiocollError):
+                failed = failed or error
+        if failed is not None and not found:
+            raise translated(failed) from failed.__cause__
+        return found
+
+    return taken
+
+
+def _bytes_of(message: Message) -> int:
+    return int(np.asarray(message.data).nbytes) if isinstance(message.data, np.ndarray | np.generic) else 0
+
+
+def _as_object(message: Message) -> Arrival:
+    return Arrival(message.data, message.source, message.tag, _bytes_of(message))
+
+
+def _landed(message: Message, region: Region) -> Arrival:
+    return Arrival(None, message.source, message.tag, region.take(message.data))
+
+
+def _note(status: Status | None, arrival: Arrival) -> None:
+    if status is not None:
+        status.note(arrival.source, arrival.tag, arrival.nbytes)
