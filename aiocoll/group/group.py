@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from .posted import Posted, when_awaited
 from .ready import Forks
 from .recovery import Recoveries
 from .reductions import Reductions
+from .typed import Dtype
 
 _LEAVING_SECONDS: Final = 5.0
 
@@ -205,12 +206,26 @@ class Group(Reductions, Messages, Recoveries, Growing):
 
     # -- memory and numbers
 
-    def empty(self, shape: Any, dtype: Any = np.float64) -> NDArray[Any]:
+    @overload
+    def empty(self, shape: int | Sequence[int]) -> NDArray[np.float64]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: type[Dtype] | np.dtype[Dtype]) -> NDArray[Dtype]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> NDArray[Any]: ...
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> NDArray[Any]:
         """An array in memory that the ranks of this host share, not initialised: what lies there they read in place."""
         memory = self._endpoint.memory
         return np.empty(shape, dtype) if memory is None else memory.heap.empty(shape, dtype)
 
-    def zeros(self, shape: Any, dtype: Any = np.float64) -> NDArray[Any]:
+    @overload
+    def zeros(self, shape: int | Sequence[int]) -> NDArray[np.float64]: ...
+    @overload
+    def zeros(self, shape: int | Sequence[int], dtype: type[Dtype] | np.dtype[Dtype]) -> NDArray[Dtype]: ...
+    @overload
+    def zeros(self, shape: int | Sequence[int], dtype: Any = np.float64) -> NDArray[Any]: ...
+
+    def zeros(self, shape: int | Sequence[int], dtype: Any = np.float64) -> NDArray[Any]:
         """``empty``, filled with zeros."""
         memory = self._endpoint.memory
         return np.zeros(shape, dtype) if memory is None else memory.heap.zeros(shape, dtype)

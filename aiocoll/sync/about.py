@@ -6,14 +6,16 @@ The rule: nothing here waits or sends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .drivers import Driver
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from ..group import Group
+    from ..group.typed import Dtype
 
 
 class About:
@@ -106,9 +108,23 @@ class About:
         """Calls by collective, bytes by transport, seconds waited, unreceived bytes."""
         return self._group.statistics()
 
+    @overload
+    def empty(self, shape: int | Sequence[int]) -> NDArray[np.float64]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: type[Dtype] | np.dtype[Dtype]) -> NDArray[Dtype]: ...
+    @overload
+    def empty(self, shape: int | Sequence[int], dtype: Any = float) -> NDArray[Any]: ...
+
     def empty(self, shape: int | Sequence[int], dtype: Any = float) -> NDArray[Any]:
         """An array with no particular content, in memory that suits this group's transport."""
         return self._group.empty(shape, dtype)
+
+    @overload
+    def zeros(self, shape: int | Sequence[int]) -> NDArray[np.float64]: ...
+    @overload
+    def zeros(self, shape: int | Sequence[int], dtype: type[Dtype] | np.dtype[Dtype]) -> NDArray[Dtype]: ...
+    @overload
+    def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> NDArray[Any]: ...
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> NDArray[Any]:
         """An array of zeros in such memory."""
