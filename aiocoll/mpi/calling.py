@@ -10,9 +10,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AiocollError, UsageError
+from .. import errors
 from ..sync import SyncGroup, Work
-from .exceptions import UsageException, translated
+from .exceptions import UsageError, translated
 
 if TYPE_CHECKING:
     from ..group import Group
@@ -37,7 +37,7 @@ def blocking(group: SyncGroup, plan: Plan) -> Any:
     """Waits for it."""
     try:
         return group.run(plan)
-    except AiocollError as error:
+    except errors.AiocollError as error:
         raise translated(error) from error.__cause__
 
 
@@ -53,7 +53,7 @@ def started(group: SyncGroup, plan: Plan, what: str) -> Work[Any]:
 
     try:
         work = group.begin(make, what)
-    except AiocollError as error:
+    except errors.AiocollError as error:
         raise translated(error) from error.__cause__
     made.wait(group.timeout)
     return work
@@ -63,12 +63,13 @@ def collective(group: SyncGroup, what: str, planned: Callable[[], Plan]) -> Plan
     """The plan of a collective. What it refuses is refused for all ranks: they do not wait for this one."""
     try:
         return planned()
-    except UsageError as error:
-        refusal, cause = error, error.__cause__
+    except errors.UsageError as error:
+        refusal: errors.UsageError = error
+        cause = error.__cause__
     except (TypeError, ValueError, OverflowError) as error:  # an argument with a mind of its own
-        refusal, cause = UsageException(f"{what} on rank {group.rank}: {error}"), error
+        refusal, cause = UsageError(f"{what} on rank {group.rank}: {error}"), error
     try:
         group.run(lambda inner: inner.refuse(what, refusal))
-    except AiocollError:
+    except errors.AiocollError:
         pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
     raise translated(refusal) from cause

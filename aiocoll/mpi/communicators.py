@@ -16,7 +16,7 @@ from ..errors import AiocollError
 from ..sync import SyncGroup
 from . import constants
 from .collectives import Collectives
-from .exceptions import NotInitializedException, UsageException, outside, translated
+from .exceptions import NotInitializedError, UsageError, outside, translated
 from .groups import Group
 from .messages import Messages, Seen
 from .objects import Objects
@@ -42,7 +42,7 @@ class Comm(Messages, Collectives, Objects):
     def _group(self) -> SyncGroup:
         group = self._held
         if group is None:
-            raise NotInitializedException(
+            raise NotInitializedError(
                 "MPI.COMM_NULL (a rank that Split or Create left out, or a communicator that was freed) has no ranks; "
                 "test `if comm != MPI.COMM_NULL:` first"
             )
@@ -144,7 +144,7 @@ class Comm(Messages, Collectives, Objects):
         if split_type == constants.UNDEFINED:
             return self._child(self._split(constants.UNDEFINED, key))
         if split_type != constants.COMM_TYPE_SHARED:
-            raise UsageException(f"Split_type on rank {group.rank}: only MPI.COMM_TYPE_SHARED is known")
+            raise UsageError(f"Split_type on rank {group.rank}: only MPI.COMM_TYPE_SHARED is known")
         return self._child(self._split(group.hosts.index(group.hosts[group.rank]), key))
 
     def Create(self, group: Group) -> Intracomm:
@@ -210,7 +210,7 @@ class Comm(Messages, Collectives, Objects):
         inner = self._group
         strangers = [each for each in group.ranks if each not in inner.ranks]
         if strangers:
-            raise UsageException(
+            raise UsageError(
                 f"{what} on rank {inner.rank}: ranks {strangers} of the world are not in this communicator"
             )
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import constants
-from .exceptions import UsageException, outside
+from .exceptions import UsageError, outside
 
 Array = NDArray[Any]
 DType = np.dtype[Any]
@@ -112,7 +112,7 @@ class Datatype:
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Blocks of so many items that begin at so many items from the start."""
         if len(blocklengths) != len(displacements):
-            raise UsageException(
+            raise UsageError(
                 f"Create_indexed: {len(blocklengths)} block lengths and {len(displacements)} displacements; give one "
                 "of each per block"
             )
@@ -130,14 +130,14 @@ class Datatype:
         """The part of ``subsizes`` at ``starts`` of an array of ``sizes``."""
         whole = np.arange(int(np.prod(sizes))).reshape(sizes, order="C" if order == constants.ORDER_C else "F")
         if any(at < 0 or at + n > full for at, n, full in zip(starts, subsizes, sizes, strict=True)):
-            raise UsageException(f"Create_subarray: {subsizes} at {starts} is no part of an array of {sizes}")
+            raise UsageError(f"Create_subarray: {subsizes} at {starts} is no part of an array of {sizes}")
         part = whole[tuple(slice(at, at + n) for at, n in zip(starts, subsizes, strict=True))]
         return self._made(part.reshape(-1, order="C" if order == constants.ORDER_C else "F"), whole.size)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
         """The same whose next item begins ``extent`` bytes on; ``lb`` must be 0."""
         if lb != 0 or extent % self.dtype.itemsize:
-            raise UsageException(
+            raise UsageError(
                 f"Create_resized: lb={lb}, extent={extent}: lb must be 0 and extent a multiple of "
                 f"{self.dtype.itemsize} bytes, the size of one {self.dtype}"
             )
@@ -172,7 +172,7 @@ class Datatype:
     def places(self, count: int, displacement: int) -> Array:
         """Where the elements of ``count`` items lie, in elements from the start of the buffer."""
         if self._freed:
-            raise UsageException(f"datatype {self!r} was freed")
+            raise UsageError(f"datatype {self!r} was freed")
         pattern = np.zeros(1, np.intp) if self._pattern is None else self._pattern
         starts = (displacement + np.arange(count)) * self._extent
         found: Array = (starts[:, None] + pattern).reshape(-1)
@@ -242,19 +242,19 @@ def datatype_of(dtype: DType) -> Datatype:
 
 
 def seen_as(flat: Array, datatype: Datatype, where: str) -> Array:
-    """The memory of ``flat`` as elements of ``datatype``, if that makes sense; UsageException if it does not."""
+    """The memory of ``flat`` as elements of ``datatype``, if that makes sense; UsageError if it does not."""
     have, want = flat.dtype, datatype.dtype
     if have.newbyteorder("=") == want:
         return flat
     if not _may_be_seen_as(have, want):
         better = datatype_of(have)
-        raise UsageException(
+        raise UsageError(
             f"{where}: an array of {have} ({have.itemsize} bytes each) with {datatype.name or datatype!r} "
             f"({want.itemsize} bytes each) would be read as something else than it is; name "
             f"{better.name.replace('MPI_', 'MPI.')}, or leave the datatype away"
         )
     if flat.nbytes % want.itemsize:
-        raise UsageException(f"{where}: {flat.nbytes} bytes are no whole number of {datatype.name or want}")
+        raise UsageError(f"{where}: {flat.nbytes} bytes are no whole number of {datatype.name or want}")
     seen: Array = flat.view(want)
     return seen
 

@@ -45,7 +45,7 @@ class Exception(errors.AiocollError, RuntimeError):  # the name that programs ca
         return str(self)
 
 
-class UsageException(errors.UsageError, Exception):
+class UsageError(errors.UsageError, Exception):
     """A refused argument."""
 
     code = constants.ERR_ARG
@@ -57,69 +57,69 @@ class OutsideError(errors.UsageError, Exception, AttributeError):
     code = constants.ERR_OTHER
 
 
-class NotInitializedException(errors.NotInitializedError, Exception):
+class NotInitializedError(errors.NotInitializedError, Exception):
     """There is no such communicator (yet, or any more)."""
 
     code = constants.ERR_COMM
 
 
-class MismatchException(errors.MismatchError, Exception):
+class MismatchError(errors.MismatchError, Exception):
     """Ranks made different calls."""
 
 
-class TruncateException(MismatchException):
+class TruncateError(MismatchError):
     """A message is longer than the buffer that is to take it, or of another type; it is consumed."""
 
     code = constants.ERR_TRUNCATE
 
 
-class PeerLostException(errors.PeerLostError, Exception):
+class PeerLostError(errors.PeerLostError, Exception):
     """A rank died."""
 
     code = constants.ERR_PROC_FAILED
 
 
-class TimeoutException(errors.CollectiveTimeoutError, Exception):
+class CollectiveTimeoutError(errors.CollectiveTimeoutError, Exception):
     """A call has waited for too long."""
 
     code = constants.ERR_PENDING
 
 
-class BrokenException(errors.GroupBrokenError, Exception):
+class GroupBrokenError(errors.GroupBrokenError, Exception):
     """An earlier failure broke this communicator."""
 
     code = constants.ERR_REVOKED
 
 
-class RendezvousException(errors.RendezvousError, Exception):
+class RendezvousError(errors.RendezvousError, Exception):
     """The ranks could not meet."""
 
 
-class RendezvousTimeoutException(errors.RendezvousTimeoutError, Exception):
+class RendezvousTimeoutError(errors.RendezvousTimeoutError, Exception):
     """The ranks did not meet in time."""
 
 
-class AuthenticationException(errors.AuthenticationError, Exception):
+class AuthenticationError(errors.AuthenticationError, Exception):
     """The other side belongs to another job."""
 
 
-class SerializationException(errors.SerializationError, Exception):
+class SerializationError(errors.SerializationError, Exception):
     """An object cannot travel."""
 
     code = constants.ERR_TYPE
 
 
 _BOTH: dict[type[errors.AiocollError], type[Exception]] = {
-    errors.UsageError: UsageException,
-    errors.NotInitializedError: NotInitializedException,
-    errors.MismatchError: MismatchException,
-    errors.PeerLostError: PeerLostException,
-    errors.CollectiveTimeoutError: TimeoutException,
-    errors.GroupBrokenError: BrokenException,
-    errors.RendezvousError: RendezvousException,
-    errors.RendezvousTimeoutError: RendezvousTimeoutException,
-    errors.AuthenticationError: AuthenticationException,
-    errors.SerializationError: SerializationException,
+    errors.UsageError: UsageError,
+    errors.NotInitializedError: NotInitializedError,
+    errors.MismatchError: MismatchError,
+    errors.PeerLostError: PeerLostError,
+    errors.CollectiveTimeoutError: CollectiveTimeoutError,
+    errors.GroupBrokenError: GroupBrokenError,
+    errors.RendezvousError: RendezvousError,
+    errors.RendezvousTimeoutError: RendezvousTimeoutError,
+    errors.AuthenticationError: AuthenticationError,
+    errors.SerializationError: SerializationError,
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .constants import IDENT, SIMILAR, UNDEFINED, UNEQUAL
-from .exceptions import UsageException, outside
+from .exceptions import UsageError, outside
 
 
 class Group:
@@ -81,7 +81,7 @@ class Group:
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
         """What ranks of this group are in another one; UNDEFINED for those that it has not."""
         if group is None:
-            raise UsageException("Translate_ranks: name the group whose ranks are wanted")
+            raise UsageError("Translate_ranks: name the group whose ranks are wanted")
         mine = range(self.size) if ranks is None else ranks
         found = [self._at(rank, "Translate_ranks") for rank in mine]
         return [group.ranks.index(each) if each in group.ranks else UNDEFINED for each in found]
@@ -95,12 +95,12 @@ class Group:
 
     def _of(self, ranks: Sequence[int]) -> Group:
         if len(set(ranks)) != len(ranks):
-            raise UsageException(f"a group has each rank once: {list(ranks)}")
+            raise UsageError(f"a group has each rank once: {list(ranks)}")
         return Group(ranks, self._me)
 
     def _at(self, rank: int, what: str) -> int:
         if not 0 <= rank < self.size:
-            raise UsageException(f"{what}: {rank} is no rank of a group of {self.size}")
+            raise UsageError(f"{what}: {rank} is no rank of a group of {self.size}")
         return self.ranks[rank]
 
     def __eq__(self, other: object) -> bool:

@@ -20,7 +20,7 @@ from ..group import Message
 from ..sync import SyncGroup
 from .calling import Plan, blocking, followed_by, started
 from .constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_MAX
-from .exceptions import UsageException, translated
+from .exceptions import UsageError, translated
 from .requests import Arrival, MatchedMessage, Request
 from .specs import Region, reading, writing
 from .status import Status
@@ -220,7 +220,7 @@ class Messages:
         except TypeError:
             number = size
         if number != PROC_NULL and not 0 <= number < size:
-            raise UsageException(
+            raise UsageError(
                 f"{what} on rank {self._group.rank}: {name}={rank!r} is no rank of this communicator of {size}; "
                 "ranks begin at 0, and MPI.PROC_NULL is nobody"
             )
@@ -232,7 +232,7 @@ class Messages:
         except TypeError:
             number = -1
         if not 0 <= number <= TAG_MAX:
-            raise UsageException(f"{what} on rank {self._group.rank}: tag={tag!r} must be from 0 to {TAG_MAX}")
+            raise UsageError(f"{what} on rank {self._group.rank}: tag={tag!r} must be from 0 to {TAG_MAX}")
         return number
 
     def _wanted(self, source: Any, tag: Any, what: str) -> tuple[int | None, int | None]:
@@ -319,7 +319,7 @@ class Messages:
         def take(buf: Any) -> Arrival:
             if is_array != (buf is not None):
                 kind = "a buffer: receive it with Recv" if is_array else "an object: receive it with recv"
-                raise UsageException(f"{what} on rank {rank}: the message is {kind}")
+                raise UsageError(f"{what} on rank {rank}: the message is {kind}")
             return _landed(message, writing(buf, "Recv", rank)) if is_array else _as_object(message)
 
         return MatchedMessage(take, nbytes)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..sync import SyncGroup
 from .calling import Plan, blocking, collective
-from .exceptions import UsageException
+from .exceptions import UsageError
 from .plans import root_of
 from .reductions import SUM, folded
 
@@ -117,10 +117,10 @@ def _one_each(objects: Any, size: int, what: str, rank: int) -> list[Any]:
         objects = type(objects).__name__
     if len(parts) != size:
         given = f"{len(parts)}" if parts else f"{objects!r}"
-        raise UsageException(f"{what} on rank {rank}: {size} objects are needed, one per rank, not {given}")
+        raise UsageError(f"{what} on rank {rank}: {size} objects are needed, one per rank, not {given}")
     return parts
 
 
 def _check(op: Any, what: str, rank: int) -> None:
     if not callable(op):
-        raise UsageException(f"{what} on rank {rank}: op={op!r} is neither an MPI.Op nor a function of two objects")
+        raise UsageError(f"{what} on rank {rank}: op={op!r} is neither an MPI.Op nor a function of two objects")

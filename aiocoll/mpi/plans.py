@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .calling import Plan, followed_by
-from .exceptions import UsageException
+from .exceptions import UsageError
 from .reductions import kernel_of
 from .specs import Blocks, Region, even, is_in_place, reading, vector, writing
 
@@ -27,7 +27,7 @@ def root_of(root: Any, size: int, what: str, rank: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < size:
-        raise UsageException(f"{what} on rank {rank}: root={root!r} is no rank of this communicator of {size}")
+        raise UsageError(f"{what} on rank {rank}: root={root!r} is no rank of this communicator of {size}")
     return number
 
 
@@ -94,7 +94,7 @@ def all_gather(rank: int, size: int, sendbuf: Any, recvbuf: Any, *, varying: boo
     given = out.blocks(size)[rank].copy() if is_in_place(sendbuf) else reading(sendbuf, f"{what}: sendbuf", rank).flat
     _same_type(given, out.flat, what, rank)
     if given.size * size != out.flat.size:
-        raise UsageException(
+        raise UsageError(
             f"{what} on rank {rank}: {given.size} elements from each of {size} ranks do not fill a buffer of "
             f"{out.flat.size}"
         )
@@ -117,7 +117,7 @@ def scatter(rank: int, size: int, sendbuf: Any, recvbuf: Any, root: Any, *, vary
     if parts is not None:
         _same_type(parts[rank], out.flat, what, rank)
         if parts[rank].size > out.flat.size:
-            raise UsageException(
+            raise UsageError(
                 f"{what} on rank {rank}: its own part has {parts[rank].size} elements, recvbuf room for "
                 f"{out.flat.size}"
             )
@@ -154,7 +154,7 @@ def reduce_scatter(
     if counts is not None and len(counts) == size and sum(counts) == given.flat.size:
         wanted = counts[rank]
     if wanted is not None and (out.flat.size < wanted if given is out else out.flat.size != wanted):
-        raise UsageException(
+        raise UsageError(
             f"{what} on rank {rank}: its block has {wanted} elements, recvbuf is for {out.flat.size}"
         )
     kernel = kernel_of(op, given.datatype, f"{what} on rank {rank}")
@@ -183,7 +183,7 @@ def _place(parts: Sequence[Any], blocks: Blocks) -> None:
 def _fits(mine: Array, blocks: Blocks, rank: int, what: str) -> None:
     _same_type(mine, blocks.parts[rank], what, rank)
     if mine.size != blocks.parts[rank].size:
-        raise UsageException(
+        raise UsageError(
             f"{what} on rank {rank}: it gives itself {mine.size} elements, and its place in recvbuf is for "
             f"{blocks.parts[rank].size}"
         )
@@ -192,13 +192,13 @@ def _fits(mine: Array, blocks: Blocks, rank: int, what: str) -> None:
 def _alike(given: Region, size: int, out: Region, what: str, rank: int) -> None:
     _same_type(given.flat, out.flat, what, rank)
     if given.flat.size != size:
-        raise UsageException(
+        raise UsageError(
             f"{what} on rank {rank}: sendbuf has {given.flat.size} elements and recvbuf {size}; they must be equal"
         )
 
 
 def _same_type(given: Array, out: Array, what: str, rank: int) -> None:
     if given.dtype.newbyteorder("=") != out.dtype.newbyteorder("="):
-        raise UsageException(
+        raise UsageError(
             f"{what} on rank {rank}: sendbuf is of {given.dtype}, recvbuf of {out.dtype}; both must be of one type"
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import ops
 from .datatypes import Datatype
-from .exceptions import UsageException, outside
+from .exceptions import UsageError, outside
 from .specs import reading, writing
 
 Array = NDArray[Any]
@@ -47,14 +47,14 @@ class Op:
         ranks are folded in order.
         """
         if not callable(function):
-            raise UsageException(f"Op.Create: {function!r} is no function of (invec, inoutvec, datatype)")
+            raise UsageError(f"Op.Create: {function!r} is no function of (invec, inoutvec, datatype)")
         name = getattr(function, "__name__", type(function).__name__)
         return cls(name, lambda x, y: function(x, y, None), None, function, bool(commute))  # type: ignore[arg-type]
 
     def Free(self) -> None:
         """It is not used any more."""
         if self.is_predefined:
-            raise UsageException(f"Op.Free: MPI.{self._name} is MPI's own and cannot be freed")
+            raise UsageError(f"Op.Free: MPI.{self._name} is MPI's own and cannot be freed")
         self._function = None
 
     @property
@@ -75,7 +75,7 @@ class Op:
         """Folds one buffer of this rank into another, without any other rank."""
         left, both = reading(inbuf, "Reduce_local", 0), writing(inoutbuf, "Reduce_local", 0)
         if left.flat.size != both.flat.size or left.flat.dtype != both.flat.dtype:
-            raise UsageException(
+            raise UsageError(
                 f"Reduce_local: {left.flat.size} elements of {left.flat.dtype} do not go into {both.flat.size} of "
                 f"{both.flat.dtype}"
             )
@@ -93,7 +93,7 @@ class Op:
             return self._kernel
         function = self._function
         if function is None:
-            raise UsageException(f"{where}: op {self!r} does not work on buffers (it was freed, or is MPI.OP_NULL)")
+            raise UsageError(f"{where}: op {self!r} does not work on buffers (it was freed, or is MPI.OP_NULL)")
 
         def fold(left: Array, right: Array) -> Array:
             function(left.view(np.uint8).data, right.view(np.uint8).data, datatype)
@@ -119,7 +119,7 @@ def _located(better: Callable[[Any, Any], Any]) -> ops.Op:
     def fold(left: Array, right: Array) -> Array:
         value, index = left.dtype.names or ("", "")
         if not index:
-            raise UsageException(
+            raise UsageError(
                 f"MINLOC and MAXLOC take pairs of value and index, not {left.dtype}: name a type such as "
                 "[array, MPI.DOUBLE_INT], or send a structured array of two fields"
             )
@@ -144,7 +144,7 @@ def _pick(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _null(x: Any, y: Any) -> Any:
-    raise UsageException("MPI.OP_NULL folds nothing; name an op such as MPI.SUM")
+    raise UsageError("MPI.OP_NULL folds nothing; name an op such as MPI.SUM")
 
 
 SUM = Op("SUM", operator.add, ops.SUM)
@@ -174,11 +174,11 @@ def kernel_of(op: Any, datatype: Datatype, where: str) -> ops.Op:
     if isinstance(op, ops.Op):
         return op
     hint = "; wrap a function in MPI.Op.Create()" if callable(op) else ""
-    raise UsageException(f"{where}: op={op!r} is no MPI.Op{hint}")
+    raise UsageError(f"{where}: op={op!r} is no MPI.Op{hint}")
 
 
 def folded(op: Any, objects: Sequence[Any], where: str) -> Any:
     """Objects in rank order, folded by an Op or any function of two."""
     if not callable(op):
-        raise UsageException(f"{where}: op={op!r} is neither an MPI.Op nor a function of two objects")
+        raise UsageError(f"{where}: op={op!r} is neither an MPI.Op nor a function of two objects")
     return reduce(op, objects)

@@ -13,7 +13,7 @@ from ..errors import AiocollError
 from ..sync import Work
 from ..sync.work import wait_for_first
 from .constants import ANY_SOURCE, ANY_TAG, UNDEFINED
-from .exceptions import TimeoutException, outside, translated
+from .exceptions import CollectiveTimeoutError, outside, translated
 from .status import Status
 
 
@@ -273,7 +273,7 @@ def _wait_for_one(requests: Sequence[Request]) -> None:
     timeout, since = max(request._timeout for request in active), time.monotonic()
     wait_for_first([request._work for request in active if request._work is not None], timeout)
     if not any(request._over() for request in active):
-        raise TimeoutException(
+        raise CollectiveTimeoutError(
             f"none of {len(active)} requests was over after {time.monotonic() - since:.3f} s: "
             f"{', '.join(map(repr, active[:4]))}; they go on: wait again, or set AIOCOLL_TIMEOUT",
             operation="Waitany",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..buffers import as_array, as_out
 from .constants import IN_PLACE
 from .datatypes import DATATYPE_NULL, Datatype, datatype_of, seen_as
-from .exceptions import TruncateException, UsageException
+from .exceptions import TruncateError, UsageError
 
 Array = NDArray[Any]
 Settle = Callable[[], None]
@@ -41,7 +41,7 @@ class Region:
         """Takes a result of exactly this many elements."""
         given = np.asarray(data).reshape(-1)
         if given.size != self.flat.size:
-            raise TruncateException(
+            raise TruncateError(
                 f"{self.where}: {given.size} elements of {given.dtype} came, and the buffer is for {self.flat.size}"
             )
         self.take(given)
@@ -50,7 +50,7 @@ class Region:
         """Takes a message of at most as many elements; returns its bytes."""
         given = self._as_mine(np.asarray(data).reshape(-1))
         if given.size > self.flat.size:
-            raise TruncateException(
+            raise TruncateError(
                 f"{self.where}: a message of {given.size} elements of {given.dtype} came, and the buffer has room for "
                 f"{self.flat.size}; the message is consumed (Probe first to learn its size)"
             )
@@ -64,8 +64,8 @@ class Region:
             return given
         try:
             return seen_as(given, datatype_of(want), self.where)
-        except UsageException:
-            raise TruncateException(
+        except UsageError:
+            raise TruncateError(
                 f"{self.where}: elements of {have} came, and the buffer is for {want}; send and receive the same type"
             ) from None
 
@@ -112,7 +112,7 @@ def writing(spec: Any, where: str, rank: int) -> Region:
 def even(region: Region, size: int, where: str) -> Region:
     """The same, once it is known to consist of ``size`` equal parts."""
     if region.flat.size % size:
-        raise UsageException(
+        raise UsageError(
             f"{where}: a buffer of {region.flat.size} elements cannot be one equal part for each of {size} ranks; "
             f"the v-form ({where}v) takes counts"
         )
@@ -124,7 +124,7 @@ def _region(spec: Any, where: str, rank: int, *, write: bool) -> Region:
         return Region(spec.reshape(-1), datatype_of(spec.dtype), where)
     buffer, rest, named = _taken_apart(spec, where)
     if len(rest) > 2:
-        raise UsageException(f"{where}: {_shape_of(spec)} is for v-calls; here it is [buffer, count, datatype]")
+        raise UsageError(f"{where}: {_shape_of(spec)} is for v-calls; here it is [buffer, count, datatype]")
     flat, datatype, back = _memory(buffer, named, where, rank, write=write)
     counts = rest[0] if rest else None
     displacement = rest[1] if len(rest) > 1 else 0
@@ -145,7 +145,7 @@ def vector(spec: Any, size: int, where: str, rank: int, *, write: bool) -> Block
         counts, displacements = counts
     flat, datatype, back = _memory(buffer, named, here, rank, write=write)
     if datatype.derived:
-        raise UsageException(f"{here}: {datatype!r} has gaps, which v-calls do not take; copy into a contiguous array")
+        raise UsageError(f"{here}: {datatype!r} has gaps, which v-calls do not take; copy into a contiguous array")
     if counts is None:
         lengths = [flat.size // size + (each < flat.size % size) for each in range(size)]
     else:
@@ -157,7 +157,7 @@ def vector(spec: Any, size: int, where: str, rank: int, *, write: bool) -> Block
     parts = []
     for other, (at, length) in enumerate(zip(starts, lengths, strict=True)):
         if length < 0 or at < 0 or (length and at + length > flat.size):
-            raise UsageException(
+            raise UsageError(
                 f"{here}: the part of rank {other}, {length} elements from {at} on, does not lie in a buffer of "
                 f"{flat.size} elements"
             )
@@ -172,7 +172,7 @@ def _refuse_overlap(starts: Sequence[int], lengths: Sequence[int], where: str) -
     spans = [span for span in spans if span[1] > span[0]]
     for before, after in zip(spans, spans[1:], strict=False):
         if before[1] > after[0]:
-            raise UsageException(
+            raise UsageError(
                 f"{where}: the parts of ranks {before[2]} and {after[2]} overlap in the buffer; displacements must "
                 "leave room for the counts"
             )
@@ -181,11 +181,11 @@ def _refuse_overlap(starts: Sequence[int], lengths: Sequence[int], where: str) -
 def _taken_apart(spec: Any, where: str) -> tuple[Any, list[Any], Datatype | None]:
     """(buffer, counts and displacements, datatype) of any way to write it."""
     if spec is IN_PLACE:
-        raise UsageException(f"{where}: MPI.IN_PLACE does not stand here; MPI says which argument may be it")
+        raise UsageError(f"{where}: MPI.IN_PLACE does not stand here; MPI says which argument may be it")
     if not isinstance(spec, list | tuple):
         return spec, [], None
     if not 1 <= len(spec) <= 4:
-        raise UsageException(f"{where}: {_shape_of(spec)}; a buffer is [array, counts, displacements, datatype]")
+        raise UsageError(f"{where}: {_shape_of(spec)}; a buffer is [array, counts, displacements, datatype]")
     buffer, *rest = spec
     named: Datatype | None = None
     if rest and (rest[-1] is None and len(rest) > 1 or isinstance(rest[-1], Datatype | str)):
@@ -194,10 +194,10 @@ def _taken_apart(spec: Any, where: str) -> tuple[Any, list[Any], Datatype | None
             try:
                 last = Datatype.fromcode(last)
             except TypeError:
-                raise UsageException(f"{where}: {last!r} is no type code; such are 'd', 'i', 'f8'") from None
+                raise UsageError(f"{where}: {last!r} is no type code; such are 'd', 'i', 'f8'") from None
         named = last
     if named is DATATYPE_NULL:
-        raise UsageException(f"{where}: MPI.DATATYPE_NULL is no type of elements")
+        raise UsageError(f"{where}: MPI.DATATYPE_NULL is no type of elements")
     return buffer, rest, named
 
 
@@ -209,7 +209,7 @@ def _memory(
         flat: Array = np.empty(0, np.uint8 if named is None else named.dtype)
         return flat, named or datatype_of(flat.dtype), None
     if isinstance(buffer, bool | int | float | complex | str | list | tuple | dict | set):
-        raise UsageException(
+        raise UsageError(
             f"{where}: {type(buffer).__name__} has no memory to send from or receive into; pass an array, or use the "
             "lower-case call, which takes objects"
         )
@@ -230,17 +230,17 @@ def _memory(
 def _cut(flat: Array, datatype: Datatype, count: int, at: int, where: str, back: Settle | None) -> Region:
     """``count`` items from item ``at`` on."""
     if count < 0 or at < 0:
-        raise UsageException(f"{where}: count {count} and displacement {at} must not be negative")
+        raise UsageError(f"{where}: count {count} and displacement {at} must not be negative")
     if not datatype.derived:
         if at + count > flat.size:
-            raise UsageException(
+            raise UsageError(
                 f"{where}: {count} elements from {at} on do not lie in a buffer of {flat.size} elements of "
                 f"{datatype.name or datatype.dtype}"
             )
         return Region(flat[at : at + count], datatype, where, back)
     places = datatype.places(count, at)
     if places.size and int(places.max()) >= flat.size:
-        raise UsageException(
+        raise UsageError(
             f"{where}: {count} items of {datatype!r} reach beyond a buffer of {flat.size} elements of {datatype.dtype}"
         )
     picked = flat[places]
@@ -261,7 +261,7 @@ def _whole(value: Any, where: str, what: str) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise UsageException(f"{where}: {what} {value!r} must be an integer") from None
+        raise UsageError(f"{where}: {what} {value!r} must be an integer") from None
 
 
 def _wholes(values: Any, size: int, where: str, what: str) -> list[int]:
@@ -270,9 +270,9 @@ def _wholes(values: Any, size: int, where: str, what: str) -> list[int]:
     try:
         found = [operator.index(each) for each in values]
     except TypeError:
-        raise UsageException(f"{where}: {what} {values!r} must be a sequence of integers, one per rank") from None
+        raise UsageError(f"{where}: {what} {values!r} must be a sequence of integers, one per rank") from None
     if len(found) != size:
-        raise UsageException(f"{where}: {len(found)} {what} for {size} ranks; one per rank is needed")
+        raise UsageError(f"{where}: {len(found)} {what} for {size} ranks; one per rank is needed")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..sync import SyncGroup
 from . import constants
 from .communicators import Comm, Intracomm
-from .exceptions import UsageException
+from .exceptions import UsageError
 
 
 class Cartcomm(Intracomm):
@@ -63,7 +63,7 @@ class Cartcomm(Intracomm):
     def Get_coords(self, rank: int) -> list[int]:
         """The place of a rank."""
         if not 0 <= rank < self.size:
-            raise UsageException(f"Get_coords: {rank} is no rank of this grid of {self.size}")
+            raise UsageError(f"Get_coords: {rank} is no rank of this grid of {self.size}")
         found = []
         for n in reversed(self._dims):
             rank, at = divmod(rank, n)
@@ -73,18 +73,18 @@ class Cartcomm(Intracomm):
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
         """The rank at a place; axes that are rings may be left and entered on the other side."""
         if len(coords) != len(self._dims):
-            raise UsageException(f"Get_cart_rank: {list(coords)} is no place in a grid of {self._dims}")
+            raise UsageError(f"Get_cart_rank: {list(coords)} is no place in a grid of {self._dims}")
         rank = 0
         for at, n, around in zip(coords, self._dims, self._periods, strict=True):
             if not around and not 0 <= at < n:
-                raise UsageException(f"Get_cart_rank: {list(coords)} lies outside a grid of {self._dims}")
+                raise UsageError(f"Get_cart_rank: {list(coords)} lies outside a grid of {self._dims}")
             rank = rank * n + at % n
         return rank
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """(source, destination) for a shift by ``disp`` along an axis; PROC_NULL where the grid ends."""
         if not 0 <= direction < len(self._dims):
-            raise UsageException(f"Shift: {direction} is no axis of a grid of {self._dims}; axes begin at 0")
+            raise UsageError(f"Shift: {direction} is no axis of a grid of {self._dims}; axes begin at 0")
         return self._neighbour(direction, -disp), self._neighbour(direction, disp)
 
     def _neighbour(self, axis: int, step: int) -> int:
@@ -97,7 +97,7 @@ class Cartcomm(Intracomm):
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """The part of the grid that I am in when the other axes are cut: rows, columns, planes."""
         if len(remain_dims) != len(self._dims):
-            raise UsageException(f"Sub: {len(remain_dims)} flags for {len(self._dims)} axes; one per axis is needed")
+            raise UsageError(f"Sub: {len(remain_dims)} flags for {len(self._dims)} axes; one per axis is needed")
         color = 0
         for at, n, remains in zip(self.coords, self._dims, remain_dims, strict=True):
             color = color * n + (0 if remains else at)
@@ -118,14 +118,14 @@ def checked(
     """The shape of a grid that has no more cells than there are ranks."""
     shape = [int(each) for each in ([dims] if isinstance(dims, int) else dims)]
     if any(each < 1 for each in shape) or math.prod(shape) > size:
-        raise UsageException(
+        raise UsageError(
             f"Create_cart on rank {rank}: a grid of {shape} needs {math.prod(shape)} ranks, and there are {size}; "
             "MPI.Compute_dims(size, number_of_axes) finds one that fits"
         )
     if periods is None or isinstance(periods, bool):
         periods = [bool(periods)] * len(shape)
     if len(periods) != len(shape):
-        raise UsageException(f"Create_cart on rank {rank}: {len(periods)} periods for {len(shape)} axes")
+        raise UsageError(f"Create_cart on rank {rank}: {len(periods)} periods for {len(shape)} axes")
     return shape, [bool(each) for each in periods]
 
 
@@ -134,10 +134,10 @@ def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:
     given = [0] * dims if isinstance(dims, int) else [int(each) for each in dims]
     fixed = math.prod(each for each in given if each)
     if nnodes < 1 or any(each < 0 for each in given) or nnodes % fixed:
-        raise UsageException(f"Compute_dims: {nnodes} ranks make no grid of {given} (0 is to be found)")
+        raise UsageError(f"Compute_dims: {nnodes} ranks make no grid of {given} (0 is to be found)")
     free = given.count(0)
     if not free and fixed != nnodes:
-        raise UsageException(f"Compute_dims: a grid of {given} has {fixed} cells, not {nnodes}")
+        raise UsageError(f"Compute_dims: a grid of {given} has {fixed} cells, not {nnodes}")
     found = iter(min(_factors(nnodes // fixed, free, nnodes)) if free else [])
     return [each or next(found) for each in given]
 

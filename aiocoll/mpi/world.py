@@ -15,7 +15,7 @@ from ..errors import AiocollError
 from ..sync import SyncGroup, connect
 from ..sync.leaving import before_threads_end
 from .communicators import Comm, Intracomm
-from .exceptions import NotInitializedException, UsageException, translated
+from .exceptions import NotInitializedError, UsageError, translated
 
 _SIZES: Final = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 """What launchers of MPI programs say how many ranks they have started."""
@@ -40,7 +40,7 @@ class World(Intracomm):
             if self._held is not None:
                 return self._held  # of a parent process, which says so itself
             if self._over:
-                raise NotInitializedException("MPI was finalized: no call is possible any more")
+                raise NotInitializedError("MPI was finalized: no call is possible any more")
             try:
                 group = connect(name="world")
             except AiocollError as error:
@@ -73,7 +73,7 @@ class World(Intracomm):
 
     def Free(self) -> None:
         """Refused: it ends with the program, or with MPI.Finalize()."""
-        raise UsageException("MPI.COMM_WORLD cannot be freed; it is left when the program ends, or by MPI.Finalize()")
+        raise UsageError("MPI.COMM_WORLD cannot be freed; it is left when the program ends, or by MPI.Finalize()")
 
     free = Free
 
@@ -113,7 +113,7 @@ def _refuse_strays(group: SyncGroup, environ: Mapping[str, str]) -> None:
         value = environ.get(name, "").strip()
         if value.isdigit() and int(value) > 1:
             group.close()
-            raise UsageException(
+            raise UsageError(
                 f"this process is one of {value} that mpiexec has started ({name}), and aiocoll cannot find the others "
                 f"there; start it with: aiocoll run -n {value} {os.path.basename(sys.argv[0]) or 'program.py'}"
             )
@@ -127,7 +127,7 @@ NULL: Final = Comm(None)
 def Init() -> None:
     """Joins the other ranks now; otherwise the first use of COMM_WORLD does."""
     if WORLD.joined:
-        raise UsageException("MPI.Init: MPI is initialized already")
+        raise UsageError("MPI.Init: MPI is initialized already")
     WORLD._joined()
 
 
