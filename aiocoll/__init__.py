@@ -5,6 +5,7 @@ The map of this tree, top to bottom; what stands higher may import what stands l
     __main__ cli    the program ``aiocoll``: run, trace, bench
     contrib/        one file per foreign framework
     testing/        conformance suites, and ``run``: one test on every fabric
+    notebook/       ``%load_ext aiocoll``: ranks that live as long as a notebook
     bench/          ``aiocoll bench``: the collectives timed and checked, next to what the machine can do
     distributed/    the documented blocking API, a thin skin over sync
     mpi/            mpi4py's names over sync, for programs that are written for MPI
@@ -98,6 +99,7 @@ __all__ = [
 _MODULES = ("distributed", "mpi", "sync", "sim", "store", "testing")
 _HOMES = {
     "group": ("Group", "Message"),
+    "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "ops": ("BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MEAN", "MIN", "PROD", "SUM", "Op", "op"),
     "runner.functions": ("launch",),
     "world": ("connect", "run"),

@@ -5,6 +5,7 @@ belong to a warden that outlives a killed runner.
 
 options.py    the command line          plan.py       argv and environment of each rank
 start.py      processes before loops    processes.py  pipes to the ranks, messages from the warden
+orders.py     what ranks are told while they run
 warden.py     the ranks' parent         supervise.py  store, attempts, restarts, deadline
 job.py        one attempt               signals.py    what ends or wakes it
 replace.py    processes in place of dead ranks

@@ -89,7 +89,7 @@ class Console:
         self._colours = not environ.get("NO_COLOR")
         self._open: dict[str, tuple[int, str]] = {}  # sink key -> whose unfinished line the cursor is in
         self._dead: set[str] = set()
-        self._queue: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[str, bytes] | Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._backlog = 0
         self.on_low: Callable[[], None] = lambda: None
@@ -182,8 +182,15 @@ class Console:
                 self._backlog += len(data)
             self._queue.put((stream, data))
 
+    def when_written(self, call: Callable[[], None]) -> None:
+        """Calls `call`, in the thread that writes, when everything said so far is written."""
+        self._queue.put(call)
+
     def _write_all(self) -> None:
         while (item := self._queue.get()) is not None:
+            if not isinstance(item, tuple):
+                item()
+                continue
             stream, data = item
             if stream not in self._dead:
                 try:

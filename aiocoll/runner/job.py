@@ -79,7 +79,7 @@ class Attempt:
         self.on_ending: Callable[[], None] = lambda: None
         """Called when a rank has failed or the job was stopped, before the other ranks are ended."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a rank has ended, been replaced, or said something of itself."""
+        """Called when a rank has ended, been replaced, handed something back, or said something of itself."""
         self.replacements: Replacements | None = None
         self.logs = dict(logs or {})
         self.traces = traces
@@ -143,6 +143,16 @@ class Attempt:
         """Passes a signal to all ranks that live."""
         for processes in self._herds:
             processes.signal(number, group=group)
+
+    def interrupt(self, ranks: Sequence[int]) -> None:
+        """Ctrl-C for some ranks, which may go on afterwards."""
+        for rank in ranks:
+            self._owners[rank].signal(signal.SIGINT, [rank])
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Of the ranks that have been started."""
+        return dict(self._pids)
 
     def _pause(self, paused: bool) -> None:
         for processes in self._herds:
@@ -280,6 +290,14 @@ class Attempt:
 
     def on_result(self, rank: int, data: bytes) -> None:
         self.results[rank] += data
+        self.on_change()
+
+    def show_all_of(self, rank: int) -> None:
+        """Shows what the rank has written by now, an unfinished line too."""
+        self._owners[rank].read_streams(rank)
+        for stream in STREAMS:
+            if len(lines := self._lines[rank, stream]):
+                self.console.output(rank, stream, [lines.flush()], final=True)
 
     def on_stuck(self, pids: Sequence[int]) -> None:
         self.console.say(f"aiocoll: processes started by ranks could not be ended: {', '.join(map(str, pids))}")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from aiocoll.errors import AiocollError
+from aiocoll.runner import orders as ordering
 from aiocoll.runner.console import STREAMS
 from aiocoll.runner.warden import Spawn, encode_plan
 
@@ -73,8 +74,9 @@ class Processes:
     """The ranks of one attempt of one runner.
 
     ``piped`` is False for a lone rank that writes to our own stdout and stderr; ``payload`` and ``results`` belong to
-    `aiocoll.launch`: bytes that every rank can read, and a pipe for what it returns. ``scratch`` is a directory that
-    the warden removes when the runner cannot.
+    `aiocoll.launch`: bytes that every rank can read, and a pipe for what it returns. ``orders`` gives every rank a
+    pipe on which it is told what to do, beside the one for what it returns. ``scratch`` is a directory that the warden
+    removes when the runner cannot.
     """
 
     def __init__(
@@ -87,11 +89,12 @@ class Processes:
         stdin_rank: int | None = None,
         piped: bool = True,
         payload: bytes | None = None,
+        orders: ordering.Orders | None = None,
         scratch: str = "",
     ) -> None:
         self._argv, self._env, self._places = list(argv), dict(env), dict(ranks)
         self._secret, self._stdin_rank, self._piped, self._payload = secret, stdin_rank, piped, payload
-        self._scratch = scratch
+        self._scratch, self._orders = scratch, orders
         self._pipes: dict[int, tuple[int, str]] = {}  # read end -> (rank, "stdout" | "stderr" | "report" | "result")
         self._reports: dict[int, bytearray] = {rank: bytearray() for rank in ranks}
         self._paused = False
@@ -145,7 +148,10 @@ class Processes:
             theirs.append(shared["AIOCOLL_SECRET_FD"])
         for rank, place in self._places.items():
             own = {"AIOCOLL_ERROR_FD": self._pipe(rank, "report", theirs)}
-            if self._payload is not None:
+            if self._orders is not None:
+                own[ordering.VARIABLE] = self._orders.pipe(rank)
+                theirs.append(own[ordering.VARIABLE])
+            if self._payload is not None or self._orders is not None:
                 own["AIOCOLL_RESULT_FD"] = self._pipe(rank, "result", theirs)
             fds = [0 if rank == self._stdin_rank else -1, 1, 2]
             if self._piped:
@@ -271,6 +277,10 @@ class Processes:
         report += rest
         del report[REPORT_BYTES_MAX:]
 
+    def read_streams(self, rank: int) -> None:
+        """Reads now what the rank has written to its stdout and stderr by now."""
+        self._drain(lambda owner, what: owner == rank and what in STREAMS)
+
     def _drain(self, wanted: Callable[[int, str], bool]) -> None:
         for fd, (rank, what) in list(self._pipes.items()):
             if wanted(rank, what):
@@ -301,6 +311,8 @@ class Processes:
         self._done = True
         for fd in list(self._pipes):
             self._forget(fd)
+        if self._orders is not None:
+            self._orders.close(getattr(self, "_loop", None))
         if self._control is not None:
             if hasattr(self, "_loop"):
                 self._loop.remove_reader(self._control)

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from aiocoll.runner.orders import Orders
 from aiocoll.runner.plan import Layout, rank_environment
 from aiocoll.runner.processes import Processes
 from aiocoll.runner.traces import Traces
@@ -41,6 +42,7 @@ class Recipe:
     piped: bool
     stdin_rank: int | None = None
     payload: bytes | None = None
+    orders: Orders | None = None
     traces: Traces | None = None
     """Where the ranks' dumps go; None: nowhere."""
 
@@ -53,6 +55,7 @@ class Recipe:
             stdin_rank=self.stdin_rank,
             piped=self.piped,
             payload=self.payload,
+            orders=self.orders,
             scratch="" if self.traces is None else self.traces.scratch,
         )
 

@@ -73,6 +73,12 @@ class Interrupts:
         if self.pending and threading.current_thread() is threading.main_thread():
             self._raise()
 
+    def forget(self) -> None:
+        """What waits shall not arrive any more: whom it was meant for has ended."""
+        if self.pending:
+            self.pending = False
+            self._ask(False)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         reminder, self._again = self._again, False
         if reminder and not self.pending:

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "aiocoll"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LINES_MAX = 400
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
-ENVIRONMENT_READERS = ("config.py", "place/", "runner/", "cli.py")
+ENVIRONMENT_READERS = ("config.py", "place/", "runner/", "notebook/", "cli.py")
 # Where running somebody's pickle is possible at all: objects, on request and inside the function that needs it, and
 # launch(), whose functions go from the caller's process to its own children.
 PICKLE_BY_REQUEST = {"wire/objects.py"}

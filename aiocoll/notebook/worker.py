@@ -1,0 +1,231 @@
+"""A rank of a notebook: runs one cell after the other in one namespace, and says what became of each.
+
+Rule: between cells a rank lives whatever happens; inside a cell it is an ordinary program, whose Ctrl-C, exceptions and
+output are the cell's. Code comes through a pipe that the notebook's own process has opened, from nowhere else.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import linecache
+import os
+import signal
+import sys
+import types
+from types import CodeType, FrameType
+from typing import Any
+
+from aiocoll import sync
+from aiocoll.errors import AiocollError
+from aiocoll.group import Group
+from aiocoll.notebook import cells
+from aiocoll.observe import report
+from aiocoll.runner import orders
+from aiocoll.sync.interrupt import INTERRUPTS
+from aiocoll.sync.stepping import abandon_task, stop_loop
+from aiocoll.world import connect
+
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_TEXT_CHARS_MAX = 20_000
+_CELL = "<ranks cell "
+
+
+def main() -> None:
+    """The program that a `Crew` starts on each rank."""
+    told = int(os.environ.pop(orders.VARIABLE))
+    results = int(os.environ.pop("AIOCOLL_RESULT_FD"))
+    for fd in (told, results):
+        os.set_inheritable(fd, False)
+    with asyncio.Runner() as runner:
+        Worker(told, results, runner.get_loop()).serve()
+
+
+class Worker:
+    """One rank, from its first cell to its last."""
+
+    def __init__(self, told: int, results: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._told, self._results, self._loop = told, results, loop
+        os.set_blocking(told, False)
+        self._unread = bytearray()
+        self._space = types.ModuleType("__main__")
+        sys.modules["__main__"] = self._space  # so that functions of cells can be pickled as those of a script
+        self._group: sync.SyncGroup | None = None
+        self._awaited: Group | None = None
+        self._connect: dict[str, Any] = {}
+        self._interrupt: Any = signal.default_int_handler
+        """What handles Ctrl-C while a cell runs."""
+
+    def __repr__(self) -> str:
+        return f"Worker({self._group!r})"
+
+    def serve(self) -> None:
+        """Meets the others, then does what it is told, until there is nobody who could tell."""
+        setup = self._next()
+        if setup is None:
+            return
+        sys.path[:], self._connect = setup["path"], setup["connect"]
+        group = self._meet()
+        vars(self._space).update(rank=group.rank, size=group.size)
+        self._interrupt = signal.signal(signal.SIGINT, _not_now)
+        try:
+            while (order := self._next()) is not None:
+                if "code" in order:
+                    self._answer(order)
+                else:
+                    self._break(AiocollError(order["leave"]))
+        finally:
+            self._leave()
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next order; None at the end of the pipe. What cells have left in the loop goes on meanwhile."""
+        while (order := cells.unpack(self._unread)) is None:
+            self._loop.run_until_complete(self._readable())
+            data = os.read(self._told, 1 << 20)
+            if not data:
+                return None
+            self._unread += data
+        return order
+
+    async def _readable(self) -> None:
+        ready = asyncio.Event()
+        self._loop.add_reader(self._told, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_reader(self._told)
+
+    # ------------------------------------------------------------------------------------------ one cell
+
+    def _answer(self, order: dict[str, Any]) -> None:
+        value: str | None = None
+        error: BaseException | None = None
+        before = self._talk()
+        try:
+            if order["renew"]:
+                self._renew()
+            try:
+                INTERRUPTS.forget()
+                signal.signal(signal.SIGINT, self._interrupt)
+                value = _shown(self._run(order["code"], f"{_CELL}{order['number']}>"))
+            finally:
+                self._interrupt = signal.signal(signal.SIGINT, _not_now) or signal.default_int_handler
+        except BaseException as caught:
+            signal.signal(signal.SIGINT, _not_now)
+            error = _of_the_cell(caught)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        told = None if error is None else report.describe(error)
+        record = {"number": order["number"], "value": value, "error": told, "talked": self._talk() != before}
+        view = memoryview(cells.pack(record))
+        while view:
+            view = view[os.write(self._results, view) :]
+
+    def _run(self, source: str, name: str) -> Any:
+        """The value of the last expression, as in a notebook's own cells; None after a semicolon."""
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
+        parts: list[CodeType] = []
+        last = tree.body[-1] if tree.body else None
+        if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):
+            del tree.body[-1]
+            parts.append(compile(ast.Expression(last.value), name, "eval", _FLAGS, dont_inherit=True))
+        parts.insert(0, compile(tree, name, "exec", _FLAGS, dont_inherit=True))
+        space = vars(self._space)
+        if not any(part.co_flags & inspect.CO_COROUTINE for part in parts):
+            space["group"] = self._group
+            return [eval(part, space) for part in parts][-1]  # noqa: S307
+        space["group"] = self._async_group()
+
+        async def together() -> Any:
+            value = None
+            for part in parts:
+                value = eval(part, space)  # noqa: S307
+                if part.co_flags & inspect.CO_COROUTINE:
+                    value = await value
+            return value
+
+        return self._wait_for(self._loop.create_task(together()))
+
+    def _wait_for(self, task: asyncio.Task[Any]) -> Any:
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            task.add_done_callback(stop_loop)
+            abandon_task(task, self._loop)
+            raise
+
+    # ------------------------------------------------------------------------------------------ the groups
+
+    def _meet(self) -> sync.SyncGroup:
+        group = self._group = sync.connect(**self._connect)
+        return group
+
+    def _leave(self) -> None:
+        if self._awaited is not None:
+            self._loop.run_until_complete(self._lineage(self._awaited).close())
+            self._awaited = None
+        if self._group is not None:
+            self._group.disconnect()
+            self._group = None
+
+    def _async_group(self) -> Group:
+        """The group of cells that await; all ranks run the same cell, so all of them connect."""
+        if self._awaited is None:
+
+            async def connected() -> Group:
+                return await connect(**self._connect)
+
+            self._awaited = self._loop.run_until_complete(connected())
+        return self._awaited
+
+    def _break(self, error: BaseException) -> None:
+        """Nobody shall wait for this rank in any group that grew out of the notebook's."""
+        if self._group is not None:
+            group = self._group.asynchronous
+
+            async def fail() -> None:
+                self._lineage(group).program_failed(error)
+
+            self._group.run(lambda _: fail())
+        if self._awaited is not None:
+            self._lineage(self._awaited).program_failed(error)
+
+    def _renew(self) -> None:
+        """After a failure: what the ranks had in common may be out of step, so they meet afresh."""
+        self._leave()
+        self._meet()
+
+    def _talk(self) -> int:
+        """Bytes that went to and fro by now."""
+        found = 0
+        for group in (self._group, self._awaited):
+            if group is not None:
+                numbers = group.statistics()
+                found += sum(sum(numbers[each].values()) for each in ("bytes_sent", "bytes_received"))
+        return found
+
+    @staticmethod
+    def _lineage(group: Group) -> Any:
+        assert group._connection is not None
+        return group._connection.lineage
+
+
+def _not_now(number: int, frame: FrameType | None) -> None:
+    """A Ctrl-C between two cells is nobody's."""
+
+
+def _shown(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = repr(value)
+    return text if len(text) <= _TEXT_CHARS_MAX else text[:_TEXT_CHARS_MAX] + " […]"
+
+
+def _of_the_cell(error: BaseException) -> BaseException:
+    """The error with a traceback that begins in the cell."""
+    trace = error.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_CELL):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
