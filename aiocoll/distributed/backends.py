@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import carriers
 from .constants import Backend
 from .refusals import RuntimeUsageError
 
-_WORKING = ("tcp", "shm", "auto")  # each is a transport of the same name
-_EXTRA_OF = {"mpi": ("mpi", "mpi4py"), "gloo": ("torch", "PyTorch"), "nccl": ("torch", "PyTorch, and GPUs")}
+_OWN = ("tcp", "shm", "auto")  # each is a transport of the same name
 
 
 def backend_named(name: Any) -> Backend:
@@ -21,19 +21,20 @@ def backend_named(name: Any) -> Backend:
 
 def transport_of(backend: Backend) -> str:
     """What ``connect(transport=)`` takes for this backend; RuntimeError where it cannot work here."""
-    if not is_backend_available(backend):
-        extra, needs = _EXTRA_OF[backend]
+    if backend in _OWN:
+        return str(backend)
+    reason = carriers.missing(backend)
+    if reason:
         raise RuntimeUsageError(
-            f"backend {str(backend)!r} is not available: it runs on {needs} (extra aiocoll[{extra}], installed by "
-            f"pip install 'aiocoll[{extra}]'), and this release of aiocoll does not bring it yet; use 'tcp', 'shm' or "
-            "'auto', which work everywhere"
+            f"backend {str(backend)!r} is not available: {reason}; 'tcp', 'shm' and 'auto' work everywhere"
         )
-    return str(backend)
+    return "auto"
 
 
 def is_backend_available(backend: str) -> bool:
     """Can ``init_process_group(backend)`` work in this installation?"""
-    return backend.lower() in _WORKING
+    name = backend.lower()
+    return name in _OWN or (name in carriers.NAMES and not carriers.missing(name))
 
 
 def is_available() -> bool:

@@ -14,8 +14,10 @@ from .. import sync
 from ..errors import AiocollError, NotInitializedError, UsageError
 from ..rendezvous.url import parse
 from ..sync.leaving import before_threads_end
+from . import carriers
 from .arguments import integer, seconds_of
 from .backends import backend_named, transport_of
+from .constants import Backend
 from .environment import from_environment
 from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError, documented
 from .state import NON_GROUP_MEMBER, STATE, WORLD, ProcessGroup, member_of, world
@@ -37,7 +39,7 @@ def init_process_group(
 
     Arguments:
         backend: Name of the backend to use: ``tcp``, ``shm``, ``auto``, ``mpi``, ``gloo`` or ``nccl``, in any case;
-            None is ``auto``.
+            None is ``auto``. With ``mpi``, MPI says who is who, and rank, world_size and init_method are not looked at.
         init_method: URL specifying how to initialize the package: ``env://``, ``tcp://host:port``,
             ``tcp://multicast-address:port``, ``file:///path``.
         timeout: Default deadline of every call, a timedelta or seconds; else ``AIOCOLL_TIMEOUT``, else 60 seconds.
@@ -65,7 +67,9 @@ def init_process_group(
     chosen = backend_named(backend)
     options: dict[str, Any] = {"transport": transport_of(chosen), "group_name": group_name}
     size, place = _count(world_size, "world_size"), _count(rank, "rank")
-    if store is not None:
+    if chosen == Backend.MPI:
+        size = place = init_method = None  # MPI knows who is who
+    elif store is not None:
         if init_method not in (None, "env://"):
             raise RuntimeUsageError("init_process_group: give either a store or an init_method, not both")
         if size is None or place is None:
@@ -84,7 +88,10 @@ def init_process_group(
     if limit is not None:
         options["timeout"] = limit
     try:
-        group = sync.connect(init_method, rank=place, size=size, **options)
+        if chosen in carriers.NAMES:
+            group = carriers.join(chosen, sync.connect, init_method, {"rank": place, "size": size, **options})
+        else:
+            group = sync.connect(init_method, rank=place, size=size, **options)
     except UsageError as error:
         raise documented(error) from error.__cause__
     STATE.join(group, str(chosen))

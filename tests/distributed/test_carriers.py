@@ -1,0 +1,123 @@
+"""The backends "mpi", "gloo" and "nccl": the same answers as aiocoll's own, in real processes; clear words without."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiocoll.distributed as dist
+from aiocoll.distributed import carriers
+from aiocoll.errors import UsageError
+from tests.distributed.processes import ROOT, free_port
+
+PROGRAM = Path(__file__).with_name("carried_rank.py")
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+SIZE = 3
+CARRIED = ["all_gather", "all_gather_object", "all_reduce", "broadcast", "gather", "reduce", "scatter"]
+
+
+def ended(command: Sequence[str], children: Sequence[subprocess.Popen[str]], killed: int | None = None) -> list[str]:
+    """What the children said; they all end well, but for one that kills itself."""
+    said = []
+    try:
+        for child in children:
+            said.append(child.communicate(timeout=100))
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.communicate()
+    for number, (child, (_, err)) in enumerate(zip(children, said, strict=True)):
+        assert child.returncode == (-9 if number == killed else 0), f"{command}\n{err}"
+    return [out for out, _ in said]
+
+
+def start(*command: str, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **environ}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def answers(backend: str) -> list[dict[str, Any]]:
+    """What the ranks of one world say, in rank order."""
+    run = [sys.executable, str(PROGRAM), backend]
+    if backend == "mpi":
+        command = [str(MPIEXEC), "-n", str(SIZE), *run]
+        lines = ended(command, [start(*command)])[0].splitlines()
+    else:
+        port = str(free_port())
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(SIZE)}
+        killed = 2 if backend == "gloo" else None
+        lines = ended(run, [start(*run, RANK=str(rank), **where) for rank in range(SIZE)], killed)
+    found = [json.loads(line) for line in lines]
+    return sorted(found, key=lambda each: int(each["rank"]))
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[dict[str, Any]]:
+    """The answers of aiocoll's own."""
+    return answers("auto")
+
+
+def same(mine: dict[str, Any], theirs: dict[str, Any], unable: Sequence[str] = ()) -> None:
+    """Answers with a library are those without, but for what it is unable to do."""
+    assert mine.pop("carried") == CARRIED
+    for name, answer in theirs.items():
+        if name in unable:
+            assert "cannot do aiocoll.PROD of complex" in mine[name], name
+        elif name not in ("backend", "carried", "left"):
+            assert mine[name] == answer, f"{name} on rank {mine['rank']}"
+
+
+def test_mpi_answers_as_documented(expected: list[dict[str, Any]]) -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed; it is in the extra 'dev'")
+    for mine, theirs in zip(answers("mpi"), expected, strict=True):
+        assert mine["backend"] == "mpi" and mine["left"] is False
+        same(mine, theirs)
+
+
+def test_gloo_answers_as_documented_and_names_the_dead(expected: list[dict[str, Any]]) -> None:
+    pytest.importorskip("torch", reason="torch is not installed; it is in the extra 'dev'")
+    for mine, theirs in zip(answers("gloo"), expected, strict=True):
+        assert mine["backend"] == "gloo"
+        same(mine, theirs, ("F PRODUCT", "D PRODUCT"))
+        assert mine.get("lost") == (None if mine["rank"] == 2 else ["PeerLostError", 2])
+
+
+@pytest.mark.parametrize("backend", ["mpi", "gloo", "nccl", "GLOO"])
+def test_backends_that_are_not_there_name_the_extra(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    extra = "mpi" if backend == "mpi" else "torch"
+    with pytest.raises(RuntimeError, match=rf"'{backend.lower()}' is not available.*aiocoll\[{extra}\]") as caught:
+        dist.init_process_group(backend, rank=0, world_size=1)
+    assert isinstance(caught.value, UsageError) and not dist.is_initialized()
+    assert not dist.is_backend_available(backend)
+    assert not (dist.is_mpi_available() or dist.is_gloo_available() or dist.is_nccl_available())
+
+
+def test_mpi4py_without_an_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(name: str) -> object:
+        if name == "mpi4py.MPI":
+            raise RuntimeError("cannot load MPI library\nlibmpi.so: no such file")
+        return object()
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    assert carriers.missing("mpi").startswith("cannot load MPI library: backend 'mpi' runs on mpi4py and an MPI")
+
+
+def test_nccl_wants_a_torch_that_has_it_and_a_gpu() -> None:
+    torch = pytest.importorskip("torch", reason="it is in the extra 'dev'")
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="'nccl' is not available.*(built without nccl|sees no GPU)"):
+            dist.init_process_group("nccl", rank=0, world_size=1)
+        assert not dist.is_nccl_available()
+    assert dist.is_gloo_available()
