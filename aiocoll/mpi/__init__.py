@@ -7,7 +7,7 @@ The rule: names are mpi4py's, behaviour is that of aiocoll's blocking group; thi
 algorithm.
 
 - ``world``: COMM_WORLD, COMM_SELF; ``communicators``: Comm, Intracomm; ``topology``: Cartcomm; ``groups``: Group
-- ``messages``: Send to Improbe; ``requests``: Request; ``status``: Status
+- ``messages``: Send to Improbe, over ``seen``; ``requests``: Request; ``status``: Status
 - ``collectives`` on buffers, their ``plans``, and ``objects``: the lower-case ones; ``reductions``: Op
 - ``specs``: buffer specifications; ``datatypes``: Datatype
 - ``calling``: how a call is made; ``exceptions``: MPI.Exception; ``constants``; ``outside``: what is not here
@@ -91,7 +91,7 @@ from .reductions import (
     SUM,
     Op,
 )
-from .requests import REQUEST_NULL, Request
+from .requests import MESSAGE_NULL, REQUEST_NULL, Request
 from .requests import MatchedMessage as Message
 from .status import Status
 from .topology import Cartcomm, Compute_dims
@@ -120,6 +120,7 @@ __all__ = [
     "COMM_TYPE_SHARED",
     "COMM_WORLD",
     "CONGRUENT",
+    "Attach_buffer",
     "Cartcomm",
     "Comm",
     "Compute_dims",
@@ -149,10 +150,16 @@ __all__ = [
     "ERR_TYPE",
     "ERR_UNKNOWN",
     "Exception",
+    "Detach_buffer",
     "Finalize",
+    "Get_error_class",
+    "Get_error_string",
     "Get_library_version",
     "Get_processor_name",
     "Get_version",
+    "GROUP_EMPTY",
+    "MESSAGE_NO_PROC",
+    "MESSAGE_NULL",
     "Group",
     "IDENT",
     "INFO_NULL",
@@ -208,6 +215,32 @@ SUBVERSION: Final = 1
 
 MPI: ModuleType = sys.modules[__name__]
 """This module, so that ``from aiocoll.mpi import MPI`` reads like mpi4py's line."""
+
+
+GROUP_EMPTY: Final = Group((), 0)
+MESSAGE_NO_PROC: Final = MESSAGE_NULL
+_buffers: list[Any] = []
+
+
+def Attach_buffer(buf: Any) -> None:
+    """For Bsend, which here needs no buffer: it is only kept for Detach_buffer."""
+    _buffers[:] = [buf]
+
+
+def Detach_buffer() -> Any:
+    """Gives back what Attach_buffer got."""
+    return _buffers.pop() if _buffers else None
+
+
+def Get_error_class(errorcode: int) -> int:
+    """The same number: here codes are classes."""
+    return errorcode
+
+
+def Get_error_string(errorcode: int) -> str:
+    """The name of an ERR_ constant."""
+    names = [name for name, value in globals().items() if name.startswith("ERR_") and value == errorcode]
+    return f"MPI_{names[0]}" if names else "MPI_SUCCESS" if errorcode == SUCCESS else f"error {errorcode}"
 
 
 def Wtime() -> float:

@@ -183,6 +183,16 @@ class Collectives:
             lambda rank, size: plans.reduce_scatter(rank, size, sendbuf, recvbuf, counts, op, varying=True),
         )
 
+    def Ireduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: Op = SUM
+    ) -> Request:
+        """Starts a Reduce_scatter; without ``recvcounts`` it first waits for the ranks to tell theirs."""
+        counts = self._counts_of(recvbuf, recvcounts)
+        return self._soon(
+            "Ireduce_scatter",
+            lambda rank, size: plans.reduce_scatter(rank, size, sendbuf, recvbuf, counts, op, varying=True),
+        )
+
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """My block of the reduction; equal blocks."""
         self._now(

@@ -18,8 +18,9 @@ from . import constants
 from .collectives import Collectives
 from .exceptions import NotInitializedError, UsageError, outside, translated
 from .groups import Group
-from .messages import Messages, Seen
+from .messages import Messages
 from .objects import Objects
+from .seen import Seen
 
 if TYPE_CHECKING:
     from .topology import Cartcomm
@@ -111,6 +112,9 @@ class Comm(Messages, Collectives, Objects):
     is_inter = property(Is_inter)
     is_intra = property(Is_intra)
 
+    is_topo = property(lambda self: self.Get_topology() != constants.UNDEFINED, doc="Whether this is a grid.")
+    topology = property(lambda self: self.Get_topology(), doc="CART or UNDEFINED.")
+
     def Get_topology(self) -> int:
         """CART or UNDEFINED."""
         return constants.UNDEFINED
@@ -124,12 +128,11 @@ class Comm(Messages, Collectives, Objects):
         if errhandler is not constants.ERRORS_RETURN:
             raise outside("Comm", "Errhandler")
 
-    @classmethod
-    def Compare(cls, comm1: Comm, comm2: Comm) -> int:
+    def Compare(self, comm: Comm) -> int:
         """IDENT, CONGRUENT (the same ranks), SIMILAR (in another order) or UNEQUAL."""
-        if comm1._group is comm2._group:
+        if self._group is comm._group:
             return constants.IDENT
-        found = Group.Compare(comm1.Get_group(), comm2.Get_group())
+        found = self.Get_group().Compare(comm.Get_group())
         return constants.CONGRUENT if found == constants.IDENT else found
 
     # ------------------------------------------------------------------------------------------ making others
@@ -138,7 +141,7 @@ class Comm(Messages, Collectives, Objects):
         """Those who gave the same color, ordered by key, then rank; COMM_NULL for MPI.UNDEFINED."""
         return self._child(self._split(color, key))
 
-    def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Intracomm:
+    def Split_type(self, split_type: int, key: int = 0, info: Any = constants.INFO_NULL) -> Intracomm:
         """``MPI.COMM_TYPE_SHARED``: the ranks of my host."""
         group = self._group
         if split_type == constants.UNDEFINED:
@@ -168,7 +171,13 @@ class Comm(Messages, Collectives, Objects):
         """The same ranks, whose calls and messages never meet those of this one."""
         return self._child(self._grown(self._group.dup))
 
-    Clone = Dup
+    def Clone(self) -> Intracomm:
+        """The same as Dup."""
+        return self.Dup()
+
+    def Dup_with_info(self, info: Any) -> Intracomm:
+        """The same; hints to an MPI library are not needed."""
+        return self.Dup()
 
     def Free(self) -> None:
         """Ends it: it is COMM_NULL from now on."""
@@ -213,6 +222,12 @@ class Comm(Messages, Collectives, Objects):
             raise UsageError(
                 f"{what} on rank {inner.rank}: ranks {strangers} of the world are not in this communicator"
             )
+
+    def Attach_buffer(self, buf: Any) -> None:
+        """For Bsend, which here needs no buffer: nothing."""
+
+    def Detach_buffer(self) -> None:
+        """Nothing either: what Bsend was given may be changed when it returns."""
 
     # ------------------------------------------------------------------------------------------ the end
 

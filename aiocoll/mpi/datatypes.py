@@ -124,6 +124,29 @@ class Datatype:
         """The same with blocks of equal length."""
         return self.Create_indexed([blocklength] * len(displacements), displacements)
 
+    def Get_true_extent(self) -> tuple[int, int]:
+        """Where its first element begins and how far its last one reaches, in bytes."""
+        return self.true_lb, self.true_extent
+
+    lb = property(lambda self: 0, doc="Where it begins, in bytes: always at 0.")
+    ub = property(lambda self: self.extent, doc="Where the next item begins, in bytes.")
+
+    @property
+    def true_lb(self) -> int:
+        """Where its first element begins, in bytes."""
+        return 0 if self._pattern is None else int(self._pattern.min(initial=0)) * self.dtype.itemsize
+
+    @property
+    def true_extent(self) -> int:
+        """Bytes from its first element to the end of its last."""
+        last = 1 if self._pattern is None else int(self._pattern.max(initial=-1)) + 1
+        return last * self.dtype.itemsize - self.true_lb
+
+    @property
+    def true_ub(self) -> int:
+        """Where its last element ends, in bytes."""
+        return self.true_lb + self.true_extent
+
     def Create_subarray(
         self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = constants.ORDER_C
     ) -> Datatype:
@@ -155,6 +178,8 @@ class Datatype:
     def Free(self) -> None:
         """It is not used any more."""
         self._freed = True
+
+    free = Free
 
     def _made(self, starts: Array, items: int) -> Datatype:
         """Items at ``starts``, which repeat every ``items`` items."""
@@ -220,9 +245,12 @@ _TYPES: dict[str, Any] = {
     "SINT32_T": "i4", "SINT64_T": "i8", "AINT": "p", "OFFSET": "i8", "COUNT": "i8", "COMPLEX": "F", "F_COMPLEX": "F",
     "C_COMPLEX": "F", "C_FLOAT_COMPLEX": "F", "C_DOUBLE_COMPLEX": "D", "C_LONG_DOUBLE_COMPLEX": "G",
     "DOUBLE_COMPLEX": "D", "F_DOUBLE_COMPLEX": "D", "COMPLEX8": "c8", "COMPLEX16": "c16", "INTEGER": "i4",
-    "LOGICAL": "i4", "REAL": "f4", "DOUBLE_PRECISION": "f8", "INTEGER1": "i1", "INTEGER2": "i2", "INTEGER4": "i4",
+    "LOGICAL": "i4",
+    "LOGICAL1": "i1", "LOGICAL2": "i2", "LOGICAL4": "i4", "LOGICAL8": "i8",
+    "REAL": "f4", "DOUBLE_PRECISION": "f8", "INTEGER1": "i1", "INTEGER2": "i2", "INTEGER4": "i4",
     "INTEGER8": "i8", "REAL2": "f2", "REAL4": "f4", "REAL8": "f8", "FLOAT16_T": "f2", "FLOAT32_T": "f4",
-    "FLOAT64_T": "f8", "F_INT": "i4", "F_FLOAT": "f4", "F_DOUBLE": "f8", "F_BOOL": "i4",
+    "FLOAT64_T": "f8", "CXX_FLOAT_COMPLEX": "F", "CXX_DOUBLE_COMPLEX": "D", "CXX_LONG_DOUBLE_COMPLEX": "G",
+    "F_FLOAT_COMPLEX": "F", "F_INT": "i4", "F_FLOAT": "f4", "F_DOUBLE": "f8", "F_BOOL": "i4",
     "FLOAT_INT": _pair("f4"), "DOUBLE_INT": _pair("f8"), "LONG_INT": _pair("i8"), "SHORT_INT": _pair("i2"),
     "INT_INT": _pair("i4"), "TWOINT": _pair("i4"), "LONG_DOUBLE_INT": _pair("g"),
 }  # fmt: skip

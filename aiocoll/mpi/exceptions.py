@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from .. import errors
 from . import constants
-from .outside import OUTSIDE
+from .outside import instead_of
 
 
 class Exception(errors.AiocollError, RuntimeError):  # the name that programs catch
@@ -136,7 +136,7 @@ def translated(error: errors.AiocollError) -> Exception:
 
 def outside(owner: str, name: str) -> AttributeError:
     """The error for a name that is not here: a pointer for those of mpi4py, the usual words for others."""
-    instead = OUTSIDE.get(name) or OUTSIDE.get(f"{owner}.{name}")
+    instead = instead_of(name)
     if instead is None:
         return AttributeError(f"{owner} has no attribute {name!r}")
     what = f"{owner}.{name}" if owner != "aiocoll.mpi" else f"MPI.{name}"

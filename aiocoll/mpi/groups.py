@@ -71,12 +71,11 @@ class Group:
         """Those of the first that the second has not."""
         return group1._of([each for each in group1.ranks if each not in group2.ranks])
 
-    @classmethod
-    def Compare(cls, group1: Group, group2: Group) -> int:
+    def Compare(self, group: Group) -> int:
         """IDENT, SIMILAR (another order) or UNEQUAL."""
-        if group1.ranks == group2.ranks:
+        if self.ranks == group.ranks:
             return IDENT
-        return SIMILAR if sorted(group1.ranks) == sorted(group2.ranks) else UNEQUAL
+        return SIMILAR if sorted(self.ranks) == sorted(group.ranks) else UNEQUAL
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
         """What ranks of this group are in another one; UNDEFINED for those that it has not."""
@@ -92,6 +91,8 @@ class Group:
 
     def Free(self) -> None:
         """It is not used any more."""
+
+    free = Free
 
     def _of(self, ranks: Sequence[int]) -> Group:
         if len(set(ranks)) != len(ranks):

@@ -6,62 +6,20 @@ this communicator takes it, before any that came later.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import operator
-import threading
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from ..errors import AiocollError
-from ..group import Message
 from ..sync import SyncGroup
 from .calling import Plan, blocking, followed_by, started
 from .constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_MAX
-from .exceptions import UsageError, translated
+from .exceptions import UsageError
 from .requests import Arrival, MatchedMessage, Request
+from .seen import Seen, arrived, as_object, bytes_of, exchange, landed
 from .specs import Region, reading, writing
 from .status import Status
 
-if TYPE_CHECKING:
-    from ..group import Group
-
 _NOBODY = Arrival(None, PROC_NULL, ANY_TAG, 0)
-
-
-class Seen:
-    """Messages that probes have seen and no receive has taken yet, in order."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._messages: list[tuple[bool, Message]] = []
-
-    def add(self, found: list[tuple[bool, Message]]) -> None:
-        """(is it an array, the message), in the order in which they came."""
-        with self._lock:
-            self._messages += found
-
-    def take(self, source: int, tag: int, array: bool | None, *, keep: bool = False) -> tuple[bool, Message] | None:
-        """The oldest that fits; ``array``: only arrays, only objects, or None for either; ``keep``: leave it here."""
-        if not self._messages:
-            return None
-        with self._lock:
-            for each in self._messages:
-                is_array, message = each
-                if (
-                    source in (ANY_SOURCE, message.source)
-                    and tag in (ANY_TAG, message.tag)
-                    and array in (None, is_array)
-                ):
-                    if not keep:  # by identity: arrays have no answer to whether they are equal
-                        self._messages = [other for other in self._messages if other is not each]
-                    return each
-        return None
-
-    def __repr__(self) -> str:
-        return f"Seen({len(self._messages)})"
 
 
 class Messages:
@@ -116,6 +74,34 @@ class Messages:
         if self._peer(dest, "Sendrecv", "dest") != PROC_NULL:
             sending = self._sending(sendbuf, dest, sendtag, "Sendrecv")
         _note(status, self._both("Sendrecv", sending, source, recvtag, region))
+
+    def Isendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+    ) -> Request:
+        """Starts both; the request is over when both are."""
+        region = writing(recvbuf, "Isendrecv", self._group.rank)
+        if self._peer(dest, "Isendrecv", "dest") == PROC_NULL:
+            return self._start_receive("Isendrecv", source, recvtag, region)
+        sending = self._sending(sendbuf, dest, sendtag, "Isendrecv", math.inf)
+        peer, number = self._wanted(source, recvtag, "Isendrecv")
+        if peer == PROC_NULL or self._seen.take(source, recvtag, True, keep=True) is not None:
+            receiving = self._start_receive("Isendrecv", source, recvtag, region)
+            self._start("Isendrecv", sending, f" to rank {dest}")
+            return receiving
+        return self._start("Isendrecv", exchange(sending, self._receiving(peer, number, region, math.inf)))
+
+    def Isendrecv_replace(
+        self, buf: Any, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
+    ) -> Request:
+        """The same with one buffer for both."""
+        outgoing = writing(buf, "Isendrecv_replace", self._group.rank).flat.copy()
+        return self.Isendrecv(outgoing, dest, sendtag, buf, source, recvtag)
 
     def Sendrecv_replace(
         self,
@@ -260,9 +246,9 @@ class Messages:
     ) -> Plan:
         """A receive into a region, or (None) of an object."""
         if region is None:
-            return followed_by(lambda group: group.recv_object_message(source, tag, timeout=timeout), _as_object)
+            return followed_by(lambda group: group.recv_object_message(source, tag, timeout=timeout), as_object)
         return followed_by(
-            lambda group: group.recv_message(source, tag, timeout=timeout), lambda message: _landed(message, region)
+            lambda group: group.recv_message(source, tag, timeout=timeout), lambda message: landed(message, region)
         )
 
     def _receive(self, what: str, source: Any, tag: Any, region: Region | None) -> Arrival:
@@ -271,7 +257,7 @@ class Messages:
             return _NOBODY
         seen = self._seen.take(source, tag, region is not None)
         if seen is not None:
-            return _as_object(seen[1]) if region is None else _landed(seen[1], region)
+            return as_object(seen[1]) if region is None else landed(seen[1], region)
         arrival: Arrival = blocking(self._group, self._receiving(peer, number, region))
         return arrival
 
@@ -281,7 +267,7 @@ class Messages:
             return Request(None, 0.0, _NOBODY)
         seen = self._seen.take(source, tag, region is not None)
         if seen is not None:
-            return Request(None, 0.0, _as_object(seen[1]) if region is None else _landed(seen[1], region))
+            return Request(None, 0.0, as_object(seen[1]) if region is None else landed(seen[1], region))
         whom = " from anyone" if peer is None else f" from rank {peer}"
         return self._start(what, self._receiving(peer, number, region, math.inf), whom)
 
@@ -293,9 +279,9 @@ class Messages:
             if sending is not None:
                 blocking(self._group, sending)
             if seen is not None:
-                return _as_object(seen[1]) if region is None else _landed(seen[1], region)
+                return as_object(seen[1]) if region is None else landed(seen[1], region)
             return self._receive(what, source, tag, region)
-        arrival: Arrival = blocking(self._group, _exchange(sending, self._receiving(peer, number, region)))
+        arrival: Arrival = blocking(self._group, exchange(sending, self._receiving(peer, number, region)))
         return arrival
 
     def _probed(
@@ -307,12 +293,12 @@ class Messages:
             return MatchedMessage(lambda buf: _NOBODY, 0)
         found = self._seen.take(source, tag, None, keep=keep)
         if found is None:
-            self._seen.add(blocking(self._group, _arrived(peer, number, wait)))
+            self._seen.add(blocking(self._group, arrived(peer, number, wait)))
             found = self._seen.take(source, tag, None, keep=keep)
         if found is None:
             return None
         is_array, message = found
-        nbytes = _bytes_of(message)
+        nbytes = bytes_of(message)
         _note(status, Arrival(None, message.source, message.tag, nbytes))
         rank = self._group.rank
 
@@ -320,69 +306,9 @@ class Messages:
             if is_array != (buf is not None):
                 kind = "a buffer: receive it with Recv" if is_array else "an object: receive it with recv"
                 raise UsageError(f"{what} on rank {rank}: the message is {kind}")
-            return _landed(message, writing(buf, "Recv", rank)) if is_array else _as_object(message)
+            return landed(message, writing(buf, "Recv", rank)) if is_array else as_object(message)
 
         return MatchedMessage(take, nbytes)
-
-
-def _exchange(sending: Plan, receiving: Plan) -> Plan:
-    """Both at once: the receive is there before the send begins."""
-
-    async def both(group: Group) -> Any:
-        coming = asyncio.ensure_future(receiving(group))
-        try:
-            await sending(group)
-            return await coming
-        except BaseException:
-            coming.cancel()
-            await asyncio.wait({coming})
-            raise
-
-    return both
-
-
-def _arrived(source: int | None, tag: int | None, wait: bool) -> Plan:
-    """Takes the messages that are there, at most one buffer and one object; if ``wait``, at least one of the two."""
-
-    async def taken(group: Group) -> list[tuple[bool, Message]]:
-        receives: list[Callable[..., Awaitable[Message]]] = [group.recv_message, group.recv_object_message]
-        tasks = [asyncio.ensure_future(receive(source, tag)) for receive in receives]
-        try:
-            if wait:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            else:
-                for _ in range(3):  # a receive looks once for what has come, and the loop once for what may
-                    await asyncio.sleep(0)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        found, failed = [], None
-        for is_array, task in zip((True, False), tasks, strict=True):
-            if task.cancelled():
-                continue
-            error = task.exception()
-            if error is None:
-                found.append((is_array, task.result()))
-            elif isinstance(error, AiocollError):
-                failed = failed or error
-        if failed is not None and not found:
-            raise translated(failed) from failed.__cause__
-        return found
-
-    return taken
-
-
-def _bytes_of(message: Message) -> int:
-    return int(np.asarray(message.data).nbytes) if isinstance(message.data, np.ndarray | np.generic) else 0
-
-
-def _as_object(message: Message) -> Arrival:
-    return Arrival(message.data, message.source, message.tag, _bytes_of(message))
-
-
-def _landed(message: Message, region: Region) -> Arrival:
-    return Arrival(None, message.source, message.tag, region.take(message.data))
 
 
 def _note(status: Status | None, arrival: Arrival) -> None:

@@ -57,6 +57,8 @@ class Op:
             raise UsageError(f"Op.Free: MPI.{self._name} is MPI's own and cannot be freed")
         self._function = None
 
+    free = Free
+
     @property
     def is_commutative(self) -> bool:
         """Whether ranks may be folded in any order."""

@@ -13,7 +13,7 @@ from ..errors import AiocollError
 from ..sync import Work
 from ..sync.work import wait_for_first
 from .constants import ANY_SOURCE, ANY_TAG, UNDEFINED
-from .exceptions import CollectiveTimeoutError, outside, translated
+from .exceptions import CollectiveTimeoutError, UsageError, outside, translated
 from .status import Status
 
 
@@ -84,6 +84,10 @@ class Request:
         if self._work is not None and not self._withdrawn and isinstance(arrival := self._work.result(), Arrival):
             _note(status, arrival)
         return True
+
+    def get_status(self, status: Status | None = None) -> bool:
+        """The same."""
+        return self.Get_status(status)
 
     def _over(self) -> bool:
         return self._work is None or self._withdrawn or self._work.done()
@@ -215,13 +219,13 @@ REQUEST_NULL = Request(None, 0.0)
 
 
 class MatchedMessage:
-    """What Mprobe and Improbe give: a message that only this object receives."""
+    """What Mprobe and Improbe give: a message that only this object receives; MESSAGE_NULL once it has."""
 
     __slots__ = ("_taken", "nbytes")
 
-    def __init__(self, take: Callable[[Any], Arrival], nbytes: int) -> None:
+    def __init__(self, take: Callable[[Any], Arrival] | None = None, nbytes: int = 0) -> None:
         """``take(buffer)`` gives what the message is; None for an object."""
-        self._taken: Callable[[Any], Arrival] | None = take
+        self._taken = take
         self.nbytes = nbytes
 
     def Recv(self, buf: Any, status: Status | None = None) -> None:
@@ -234,10 +238,42 @@ class MatchedMessage:
         _note(status, arrival)
         return arrival.value
 
+    def Irecv(self, buf: Any) -> Request:
+        """The same as a request, which is over at once."""
+        return Request(None, 0.0, self._take(buf))
+
+    def irecv(self) -> Request:
+        """The same for an object."""
+        return Request(None, 0.0, self._take(None))
+
+    @classmethod
+    def Probe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> MatchedMessage:
+        """``comm.Mprobe(…)``."""
+        found: MatchedMessage = comm.Mprobe(source, tag, status)
+        return found
+
+    probe = Probe
+
+    @classmethod
+    def Iprobe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> MatchedMessage | None:
+        """``comm.Improbe(…)``."""
+        found: MatchedMessage | None = comm.Improbe(source, tag, status)
+        return found
+
+    iprobe = Iprobe
+
+    def free(self) -> None:
+        """It is not used any more, and its message is lost."""
+        self._taken = None
+
     def _take(self, buf: Any) -> Arrival:
         take = self._taken
         if take is None:
-            raise outside("Message", "Recv, a second time,")
+            raise UsageError("MPI.MESSAGE_NULL: this message has been received already; Mprobe for the next one")
         arrival = take(buf)
         self._taken = None
         return arrival
@@ -250,6 +286,9 @@ class MatchedMessage:
 
     def __repr__(self) -> str:
         return f"Message({self.nbytes} bytes)" if self else "MESSAGE_NULL"
+
+
+MESSAGE_NULL = MatchedMessage()
 
 
 def _note(status: Status | None, arrival: Arrival | None) -> None:

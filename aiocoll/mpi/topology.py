@@ -109,8 +109,6 @@ class Cartcomm(Intracomm):
         """The same grid, whose calls and messages never meet those of this one."""
         return Cartcomm(self._grown(self._group.dup), self, self._dims, self._periods)
 
-    Clone = Dup
-
 
 def checked(
     dims: Sequence[int], periods: Sequence[bool] | bool | None, size: int, rank: int
