@@ -30,6 +30,11 @@ class Place:
     store_is_hosted: bool = False
     """Whether somebody else (the runner) serves the store at `init_method`, so that rank 0 must not."""
 
+    @property
+    def job_name(self) -> str:
+        """What every handshake calls the job."""
+        return self.job or "aiocoll"
+
 
 class Detector(Protocol):
     """What each file of this directory offers."""

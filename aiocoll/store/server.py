@@ -249,6 +249,8 @@ class StoreServer:
             waiter = client.waiters.pop(args[0], None)
             if waiter is not None:
                 self._table.forget(waiter)
+                if waiter.op == "queue_pop":  # its client keeps the call until it knows that no item is on its way
+                    stream.send(pack([args[0], 3, None]))
         elif op == "process":
             client.process = args[0][:64]
         elif op == "give_back":

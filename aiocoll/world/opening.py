@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _LEAVING_SECONDS: Final = 5.0
 _LEAVING_BROKEN_SECONDS: Final = 1.0
 _INQUEST_SECONDS: Final = (0.05, 1.0)
-_DEFAULT_JOB: Final = "aiocoll"
 _LINKED_AT_ONCE_MAX: Final = 256
 """In a grown world of so many ranks each links to each at once: no store will know who of them has left."""
 _switches: WeakValueDictionary[int, Switch] = WeakValueDictionary()
@@ -64,7 +63,7 @@ class Wanted:
     @property
     def job(self) -> str:
         """The job's name in every handshake."""
-        return self.place.job or _DEFAULT_JOB
+        return self.place.job_name
 
     @property
     def within_process(self) -> bool:
@@ -203,6 +202,9 @@ def _shm(loop: asyncio.AbstractEventLoop, rank: int, shared: Shared) -> Transpor
 
 class Opened:
     """An endpoint whose links are made, and how it ends; nobody's until ``group`` makes it a group's."""
+
+    endpoint: Endpoint
+    meeting: Meeting
 
     def __init__(self, wanted: Wanted, endpoint: Endpoint, meeting: Meeting, lineage: Lineage) -> None:
         self._wanted, self.endpoint, self.meeting, self._lineage = wanted, endpoint, meeting, lineage

@@ -15,7 +15,7 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiocoll.errors import RendezvousError, UsageError
+from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.store import StoreServer, TCPStore, server, stream
 from aiocoll.wire.hello import STORE_CLIENT, STORE_SERVER, ClientHello, Identity
 
@@ -255,6 +255,16 @@ async def test_waits_leave_with_their_client(serving: StoreServer) -> None:
         assert isinstance(outcome, RendezvousError) and "closed" in str(outcome)
     await until(lambda: serving._table.waiting == 0)
     assert not serving._table._waiters
+
+
+async def test_a_pop_that_came_to_nothing_is_forgotten(serving: StoreServer) -> None:
+    async with await TCPStore.connect(*serving.address, secret=SECRET, job=JOB) as store:
+        for _ in range(3):
+            with pytest.raises(RendezvousTimeoutError):
+                await store.queue_pop("empty", timeout=0.01)
+        await until(lambda: "0 pending" in repr(store))
+        await store.queue_push("empty", b"x")
+        assert await store.queue_pop("empty", timeout=5) == b"x"
 
 
 async def test_a_lost_server_fails_what_waits(serving: StoreServer) -> None:
