@@ -1,6 +1,6 @@
-"""Plays the matrix of calls and writes its page: python3 scripts/matrix.py [--sample N] [--seed S] [--write] [CELL ...]
+"""Plays the matrix of calls and writes its page: python3 scripts/matrix.py [--sample] [--seed S] [--write] [CELL ...]
 
-Without CELLs all of them: collective x op x dtype x layout x form x transport, with sizes, outputs and values dealt out
+Without CELLs all of them: collective x op x dtype x layout x form, with transports, sizes, outputs and values dealt out
 by the seed. A CELL is a line that a run has printed. The rule: the page says what this run has seen, and nothing else.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aiocoll.testing import grid
-from aiocoll.testing.grid.page import HEAD, tables
+from aiocoll.testing.grid.page import HEAD, squares, written
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "matrix.md"
@@ -40,24 +40,26 @@ has no axis along which `reduce_scatter` could cut it, and is no tensor for `aio
 def main() -> int:
     """Plays, prints findings and counts; exit status 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description="Play the matrix of calls.", allow_abbrev=False)
-    parser.add_argument("--sample", type=int, default=0, help="so many cells of each op, dtype and form instead of all")
+    parser.add_argument("--sample", action="store_true", help="a fair part of the cells instead of all")
     parser.add_argument("--seed", type=int, default=0, help="what deals out sizes, outputs and values")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("cells", nargs="*", metavar="CELL", help="a cell that a run has printed")
     options = parser.parse_args()
     chosen = [grid.cell_of(text) for text in options.cells]
-    every = chosen or list(grid.sample(options.seed, options.sample) if options.sample else grid.cells(options.seed))
+    every = chosen or list(grid.sample(options.seed) if options.sample else grid.cells(options.seed))
     print(f"{len(every)} cells", flush=True)
     started, verdicts = time.monotonic(), []
     for verdict in grid.play(every):
         verdicts.append(verdict)
         if verdict.wrong:
             print(verdict.cell, verdict.found, sep="\n    ", flush=True)
+        if len(verdicts) % 5000 == 0:
+            print(f"{len(verdicts)} cells after {time.monotonic() - started:.0f} s", flush=True)
     counts = grid.grouped(verdicts)
     summary = f"{len(verdicts)} cells: {counts['right']} right, {counts['refused']} refused, {counts['wrong']} wrong"
     print(f"{summary}, in {time.monotonic() - started:.0f} s")
     if options.write and not chosen:
-        PAGE.write_text(f"{INTRODUCTION}\n{HEAD}\n\n{summary}.\n\n{tables(verdicts)}", "utf-8")
+        PAGE.write_text(f"{INTRODUCTION}\n{HEAD}\n\n{summary}.\n\n{written(squares(verdicts))}", "utf-8")
     return 1 if counts["wrong"] or len(verdicts) < len(every) else 0
 
 

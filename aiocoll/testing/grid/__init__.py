@@ -8,6 +8,7 @@ Rule: what a cell must give is NumPy's word, and a new op, algorithm or dtype is
     oracle  what a cell must give
     forms   how its call is made
     play    plays cells and says what is wrong
+    page    what came of them, as tables
 """
 
 from .cells import FORMS, Cell, cell_of, cells, rows, sample

@@ -1,4 +1,4 @@
-"""Which cells there are: collective x op x dtype x layout x form x transport, with the rest dealt out, and fair parts.
+"""Which cells there are: collective x op x dtype x layout x form, with the rest dealt out, and fair parts.
 
 Rule: pure; a cell is a line of text that replays it. Ops and algorithms come from their registries, so that a new one
 is in the matrix as soon as it is written.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ... import ops
@@ -96,57 +96,59 @@ def rows() -> Iterator[tuple[str, str]]:
     yield from ((each, "") for each in MOVEMENTS)
 
 
-def ways() -> Iterator[tuple[str, str]]:
-    """(form, transport)."""
-    yield from (("await", transport) for transport in LOOPS)
-    yield from itertools.product(FORMS[1:], PROCESSES)
-
-
 def cells(seed: int = 0, sizes: Iterable[int] = SIZES) -> Iterator[Cell]:
-    """All: each row x dtype x layout x way once, with size, out and turn dealt out."""
+    """All: each row x dtype x layout x form once, with transport, size, out and turn dealt out."""
     every = tuple(sizes)
     draw = random.Random(f"cells {seed}")
     for (collective, op), dtype, layout in itertools.product(rows(), kinds.dtypes(), kinds.LAYOUTS):
         if _exists(dtype, layout):
-            for form, transport in ways():
+            for form in FORMS:
                 if form.startswith("facade") and collective not in FACADE:
                     continue
-                out = draw.choice(_outs(collective, dtype, layout))
+                transport = draw.choice(LOOPS if form == "await" else PROCESSES)
+                out = draw.choice(_outs(collective, layout))
                 size, turn = draw.choice(every), draw.randrange(240)
                 if op and not loops.able(op, dtype):
                     turn |= 7  # what is refused is long, so that bytes that leave are seen
                 yield Cell(collective, op, dtype, layout, form, transport, size, out, turn)
 
 
-def sample(seed: int = 0, per_stratum: int = 1, sizes: Iterable[int] = SIZES) -> Iterator[Cell]:
-    """A fair part: of each row x dtype x form some cells, of whatever layout and transport."""
-    draw = random.Random(f"sample {seed}")
-    for _, group in itertools.groupby(cells(seed, sizes), lambda cell: (cell.collective, cell.op, cell.dtype)):
-        by_form: dict[str, list[Cell]] = {}
-        for cell in group:
-            by_form.setdefault(cell.form, []).append(cell)
-        for found in by_form.values():
-            yield from draw.sample(found, min(per_stratum, len(found)))
+def sample(seed: int = 0, worlds: Iterable[tuple[str, int]] = (), share: float = 1.0) -> Iterator[Cell]:
+    """A fair part of them: of each row x dtype x form one of some layout, and of each row x layout x form one of some
+    dtype. Those that are not awaited are played in the `worlds` (transport, size) alone, if given, since each costs a
+    process per rank, and only a `share` of them."""
+    draw, few = random.Random(f"sample {seed}"), tuple(worlds)
+    strata: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells(seed):
+        row = (cell.collective, cell.op, cell.form)
+        strata.setdefault((*row, "dtype", cell.dtype), []).append(cell)
+        strata.setdefault((*row, "layout", cell.layout), []).append(cell)
+    for chosen in dict.fromkeys(draw.choice(each) for each in strata.values()):
+        if chosen.form != "await" and draw.random() >= share:
+            continue
+        if few and chosen.form != "await":
+            transport, size = draw.choice(few)
+            chosen = replace(chosen, transport=transport, size=size)
+        yield chosen
 
 
 def _exists(dtype: str, layout: str) -> bool:
     """Whether there is such an array."""
     kind = kinds.dtypes()[dtype]
-    if layout == "number":  # NumPy has no scalars of these that are not arrays themselves
-        return kind.kind not in "OT" and not kind.names
+    if layout == "number":  # scalars of text are as wide as they are long, and those of others are no scalars
+        return kind.kind not in "OTSU" and not kind.names
     if layout == "swapped bytes":
         return kind.kind not in "OT" and kind.newbyteorder("S") != kind
     return True
 
 
-def _outs(collective: str, dtype: str, layout: str) -> tuple[str, ...]:
-    text = layout == "number" and kinds.dtypes()[dtype].kind in "SU"  # is as wide as it is long
-    if collective not in TAKES_OUT or text:
+def _outs(collective: str, layout: str) -> tuple[str, ...]:
+    if collective not in TAKES_OUT:
         return OUTS[:1]
     return OUTS if collective in IN_PLACE and layout != "number" else OUTS[:2]
 
 
 __all__ = [
     "FACADE", "FORMS", "IN_PLACE", "LOOPS", "MOVEMENTS", "OUTS", "PROCESSES", "REDUCTIONS", "SIZES", "TAKES_OUT",
-    "USER_OPS", "Cell", "cell_of", "cells", "op_names", "rows", "sample", "ways",
+    "USER_OPS", "Cell", "cell_of", "cells", "op_names", "rows", "sample",
 ]  # fmt: skip

@@ -180,10 +180,13 @@ EMPTY_SHAPES: Final = ((0,), (2, 0, 3), (0, 4))
 
 def gaps(x: Any) -> Array | None:
     """The memory between the elements of a sliced array; None for other layouts."""
-    wide = x.base if isinstance(x, np.ndarray) else None
-    if wide is None or wide.ndim != x.ndim or wide.shape[-1] != 2 * x.shape[-1] + 1 or x.dtype.hasobject:
+    raw = x.base if isinstance(x, np.ndarray) and x.ndim else None
+    if raw is None or raw.dtype != np.uint8 or raw.ndim != 1 or not x.itemsize:
         return None
-    between: Array = wide[..., ::2]
+    wide = (*x.shape[:-1], 2 * x.shape[-1] + 1)
+    if raw.nbytes != int(np.prod(wide)) * x.itemsize or x.strides[-1] != 2 * x.itemsize:
+        return None
+    between: Array = raw.view(x.dtype).reshape(wide)[..., ::2]
     return between
 
 

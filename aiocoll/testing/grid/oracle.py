@@ -38,15 +38,25 @@ NOTHING: Final = Refused("there is no value, and no error either")
 # ------------------------------------------------------------------------------------------------ refusals
 
 
+def only_reads(cell: Cell, rank: int) -> bool:
+    """Whether this rank of a documented call fills nothing and waits for nobody: it may be through before it hears that
+    others refuse."""
+    if cell.layout == "number" or not cell.facade or not fixed(cell.dtype):
+        return False
+    return (cell.collective == "broadcast") if rank == cell.root else cell.collective in ("reduce", "gather")
+
+
 def refusal(cell: Cell) -> Refused | None:
     """Why this cell is refused, if it is."""
     if not fixed(cell.dtype):
         return Refused("the dtype has no fixed size")
     if cell.op and not able(cell.op, cell.dtype):
         return Refused(f"NumPy has no {cell.op} of {cell.dtype}")
-    if cell.shape == () and cell.collective == "reduce_scatter":
+    if cell.shape == () and cell.collective == "reduce_scatter" and not (cell.facade and cell.layout == "0-d"):
         return Refused("a number has no axis to be cut along")
-    joined = cell.layout == "number" and cell.collective == "all_gather"  # whose out is an array, of a row per rank
+    joined = cell.layout == "number" and cell.collective == "all_gather" and not cell.facade  # out: a row per rank
+    if cell.size == 1 and only_reads(cell, cell.root):
+        return None
     if cell.layout in NO_OUT and not joined and (cell.out != "new" or cell.facade):
         return Refused("the output cannot be written to")
     return None
@@ -155,4 +165,4 @@ def equal(found: Any, wanted: Array) -> bool:
     return bool(np.array_equal(found, wanted, equal_nan=wanted.dtype.kind in "fcmM"))
 
 
-__all__ = ["NOTHING", "Refused", "equal", "expected", "folded", "given", "refusal"]
+__all__ = ["NOTHING", "Refused", "equal", "expected", "folded", "given", "only_reads", "refusal"]

@@ -1,67 +1,96 @@
-"""What verdicts say of each op, dtype, layout and form, as tables in Markdown.
+"""What verdicts say of each op, dtype, layout and form, as tables in Markdown, and such tables read again.
 
-Rule: a table is made of verdicts alone; what was not played is shown as such, and what differs within a square too.
+Rule: a table is made of verdicts alone; what was not played is an empty square, and what differs within one is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from . import kinds
-from .cells import FORMS, MOVEMENTS, REDUCTIONS, op_names
+from . import kinds, loops
+from .cells import FORMS, MOVEMENTS, REDUCTIONS, Cell, op_names
 from .play import REFUSED, RIGHT, Verdict
 
-_SIGNS = {
-    frozenset(): " ",
-    frozenset({RIGHT}): "✓",
-    frozenset({REFUSED}): "–",
-    frozenset({RIGHT, REFUSED}): "✓ –",
-}
 HEAD = "<!-- made by scripts/matrix.py -->"
+_SIGNS = {RIGHT: "✓", REFUSED: "–"}
+_CALLS = (*MOVEMENTS, *REDUCTIONS)
+_UNUSUAL = (*kinds.NO_OUT, "0-d")
+
+Square = tuple[str, str]
+Squares = dict[Square, str]
+
+OPS = "Reductions: op by dtype"
+MOVES = "Movement: call by dtype"
+FRESH = "New results: call by layout of the input"
+FILLED = "Into `out`, in place, or into tensors of `aiocoll.distributed`: call by layout of all arrays"
+BY_FORM = "Forms: call by form, on layouts that can be filled"
 
 
-def tables(verdicts: Iterable[Verdict]) -> str:
-    """All tables."""
-    every = [each for each in verdicts]
-    ordinary = [each for each in every if kinds.fixed(each.cell.dtype)]
-    able = [each for each in ordinary if not (each.cell.op and each.found == REFUSED and _by_op(each))]
-    names = list(kinds.dtypes())
-    reductions = [each for each in every if each.cell.op and each.cell.layout == "C"]
-    movements = [each for each in every if not each.cell.op and each.cell.layout == "C"]
-    fresh = [each for each in able if each.cell.out == "new" and not each.cell.facade]
-    filled = [each for each in able if each.cell.out != "new" or each.cell.facade]
-    layouts, calls = list(kinds.LAYOUTS), [*MOVEMENTS, *REDUCTIONS]
-    parts = [
-        ("Reductions: op by dtype", _table("dtype", names, op_names(), reductions, lambda c: (c.dtype, c.op))),
-        ("Movement: call by dtype", _table("dtype", names, MOVEMENTS, movements, lambda c: (c.dtype, c.collective))),
-        ("New results: call by layout of the input",
-         _table("layout", layouts, calls, fresh, lambda c: (c.layout, c.collective))),
-        ("Into `out`, in place, or into a tensor of `aiocoll.distributed`: call by layout of input and output",
-         _table("layout", layouts, calls, filled, lambda c: (c.layout, c.collective))),
-        ("Forms: call by form",
-         _table("form", FORMS, calls, able, lambda c: (c.form, c.collective))),
-    ]  # fmt: skip
-    return "\n".join(f"## {title}\n\n{text}" for title, text in parts)
+def squares(verdicts: Iterable[Verdict]) -> dict[str, Squares]:
+    """The tables by title: for each row and column what was found there."""
+    tables: dict[str, Squares] = {title: {} for title in (OPS, MOVES, FRESH, FILLED, BY_FORM)}
+
+    def note(title: str, square: Square, verdict: Verdict) -> None:
+        sign = "**wrong**" if verdict.wrong else _SIGNS[verdict.found]
+        have = tables[title].get(square, "")
+        if sign not in have.split():
+            tables[title][square] = " ".join(sorted([*have.split(), sign], reverse=True))
+
+    for verdict in verdicts:
+        cell = verdict.cell
+        usual = cell.layout not in _UNUSUAL
+        if usual:
+            note(OPS if cell.op else MOVES, (cell.dtype, cell.op or cell.collective), verdict)
+        if _able(cell):
+            filled = cell.out != "new" or cell.facade
+            note(FILLED if filled else FRESH, (cell.layout, cell.collective), verdict)
+            if usual:
+                note(BY_FORM, (cell.form, cell.collective), verdict)
+    return tables
 
 
-def _by_op(verdict: Verdict) -> bool:
-    from . import loops
+def _able(cell: Cell) -> bool:
+    """Whether the dtype travels and has this op, so that only the layout decides."""
+    return kinds.fixed(cell.dtype) and not (cell.op and not loops.able(cell.op, cell.dtype))
 
-    return not loops.able(verdict.cell.op, verdict.cell.dtype)
+
+def written(tables: Mapping[str, Squares]) -> str:
+    """All of them in Markdown."""
+    dtypes, layouts = list(kinds.dtypes()), list(kinds.LAYOUTS)
+    plans: list[tuple[str, str, Sequence[str], Sequence[str]]] = [
+        (OPS, "dtype", dtypes, op_names()),
+        (MOVES, "dtype", dtypes, MOVEMENTS),
+        (FRESH, "layout", layouts, _CALLS),
+        (FILLED, "layout", layouts, _CALLS),
+        (BY_FORM, "form", FORMS, _CALLS),
+    ]
+    return "\n".join(
+        f"## {title}\n\n{_table(corner, rows, columns, tables[title].get)}" for title, corner, rows, columns in plans
+    )
 
 
-def _table(
-    corner: str, rows: Sequence[str], columns: Sequence[str], verdicts: Sequence[Verdict],
-    place: Callable[..., tuple[str, str]],
-) -> str:  # fmt: skip
-    squares: dict[tuple[str, str], set[str]] = {}
-    for each in verdicts:
-        squares.setdefault(place(each.cell), set()).add("wrong" if each.wrong else each.found)
+def _table(corner: str, rows: Sequence[str], columns: Sequence[str], sign: Callable[[Square, str], str]) -> str:
     lines = [f"| {corner} | " + " | ".join(columns) + " |", "| --- " * (len(columns) + 1) + "|"]
-    for row in rows:
-        signs = [_SIGNS.get(frozenset(squares.get((row, column), ())), "**wrong**") for column in columns]
-        lines.append(f"| {row} | " + " | ".join(signs) + " |")
+    lines += [f"| {row} | " + " | ".join(sign((row, column), "") for column in columns) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["HEAD", "tables"]
+def read(text: str) -> dict[str, Squares]:
+    """The tables of a page."""
+    tables: dict[str, Squares] = {}
+    columns: list[str] = []
+    title = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            title, columns = line[3:], []
+            tables[title] = {}
+        elif line.startswith("|") and title:
+            row, *cells = (each.strip() for each in line.strip("|").split("|"))
+            if not columns:
+                columns = cells
+            elif row != "---":
+                tables[title] |= {(row, column): sign for column, sign in zip(columns, cells, strict=True) if sign}
+    return tables
+
+
+__all__ = ["HEAD", "MOVES", "OPS", "read", "squares", "written"]

@@ -17,11 +17,14 @@ from ...ops import Op
 from ..run import run
 from .cells import Cell, cell_of
 from .forms import Part, facade_call, op_of
-from .oracle import refusal
+from .oracle import only_reads, refusal
 
 RIGHT: Final = "right"
 REFUSED: Final = "refused"
 _TIMEOUT: Final = 20.0
+_LIMIT: Final = 1200.0
+_WORLD_CELLS_MAX: Final = 5000
+"""After so many there is a new world, so that a long run says how it goes."""
 _NEWS_BYTES: Final = 2048
 """What a refusal may cost to each peer: the news of it."""
 
@@ -46,8 +49,9 @@ def play(cells: Iterable[Cell]) -> Iterator[Verdict]:
     for (awaited, transport, size), here in sorted(worlds.items()):
         left = here
         while left:
-            found = _awaited(left, transport, size) if awaited else _blocking(left, transport, size)
-            yield from map(_together, left, zip(*found, strict=False))
+            part = left[:_WORLD_CELLS_MAX]
+            found = _awaited(part, transport, size) if awaited else _blocking(part, transport, size)
+            yield from map(_together, part, zip(*found, strict=False))
             left = left[min(map(len, found)) :]
 
 
@@ -76,7 +80,7 @@ def _awaited(cells: list[Cell], transport: str, size: int) -> list[list[str]]:
             await each.close()
         return found
 
-    return run(size, main, transport, timeout=_TIMEOUT, limit=600.0)
+    return run(size, main, transport, timeout=_TIMEOUT, limit=_LIMIT)
 
 
 async def _with_algorithm(group: Group, groups: dict[str, Group], chosen: Algorithm | None) -> Group:
@@ -150,7 +154,7 @@ def _blocking(cells: list[Cell], transport: str, size: int) -> list[list[str]]:
     from ...runner.functions import launch
 
     texts = [str(cell) for cell in cells]
-    found: list[list[str]] = launch(_rank, texts, transport, n=size, transport=transport, timeout=600.0)
+    found: list[list[str]] = launch(_rank, texts, transport, n=size, transport=transport, timeout=_LIMIT)
     return found
 
 
@@ -214,7 +218,9 @@ def _documented(cell: Cell, dist: Any) -> str:
             handle = make()
             if async_op:
                 handle.wait()
-            verdict = "should be refused" if part.wanted is None else check()
+            if part.wanted is None:
+                return REFUSED if only_reads(cell, part.rank) else "should be refused"
+            verdict = check()
     except Exception as error:
         return _raised(cell, error, _sent(world) - sent)
     return verdict or RIGHT
