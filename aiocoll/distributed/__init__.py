@@ -6,13 +6,14 @@ Code written for torch.distributed, early or late, runs on it: in place, in the 
 The rule: this package checks arguments and keeps the module state; what a call does is written further down.
 
 - ``membership``: init_process_group, destroy_process_group, new_group, get_rank, get_world_size …
-- ``collectives``: broadcast, all_reduce, reduce, all_gather, gather, scatter, barrier, monitored_barrier
-- ``messages``: send, recv, isend, irecv
+- ``collectives``: broadcast, all_reduce, reduce, all_gather, gather, scatter; ``barriers``: barrier, monitored_barrier
+- ``singles``: all_gather_single, reduce_scatter, all_to_all_single and their kin; ``coalesced``: several at once
+- ``messages``: send, recv, isend, irecv; ``batch``: batch_isend_irecv
 - ``multigpu``: the *_multigpu forms, over lists of local tensors
-- ``objects``: all_gather_object, broadcast_object_list
+- ``objects``: the object collectives, send_object_list, recv_object_list
 - ``memory``: empty, zeros
-- ``request``: the handle of a call on its way
-- ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``refusals``: what these stand on
+- ``request``: the handle of a call on its way; ``futures``: what its ``get_future()`` gives
+- ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``filling``, ``refusals``: what these stand on
 """
 
 from __future__ import annotations
@@ -26,8 +27,20 @@ from .backends import (
     is_mpi_available,
     is_nccl_available,
 )
-from .collectives import all_gather, all_reduce, barrier, broadcast, gather, monitored_barrier, reduce, scatter
-from .constants import _INITIALIZED_MW, _INITIALIZED_PG, Backend, ReduceOp, dist_backend, reduce_op
+from .barriers import barrier, monitored_barrier
+from .batch import P2POp, batch_isend_irecv
+from .coalesced import _coalescing_manager, all_gather_coalesced, all_reduce_coalesced
+from .collectives import all_gather, all_reduce, broadcast, gather, reduce, scatter
+from .constants import (
+    _INITIALIZED_MW,
+    _INITIALIZED_PG,
+    Backend,
+    ReduceOp,
+    _make_nccl_premul_sum,
+    dist_backend,
+    reduce_op,
+)
+from .futures import Future
 from .membership import (
     _clear_group_cache,
     _register_stream,
@@ -43,31 +56,64 @@ from .membership import (
 from .memory import empty, zeros
 from .messages import irecv, isend, recv, send
 from .multigpu import all_gather_multigpu, all_reduce_multigpu, broadcast_multigpu, reduce_multigpu
-from .objects import all_gather_object, broadcast_object_list
+from .objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
 from .request import Request
 from .request import Request as Work
+from .singles import (
+    _all_gather_base,
+    _reduce_scatter_base,
+    all_gather_into_tensor,
+    all_gather_single,
+    all_to_all,
+    all_to_all_single,
+    gather_into_tensor,
+    gather_single,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+)
 from .state import STATE as _STATE
 from .state import GroupMember, ProcessGroup, group
 
 __all__ = [
-    "_INITIALIZED_MW",
-    "_INITIALIZED_PG",
     "Backend",
+    "Future",
     "GroupMember",
+    "P2POp",
     "ProcessGroup",
     "ReduceOp",
     "Request",
     "Work",
+    "_INITIALIZED_MW",
+    "_INITIALIZED_PG",
+    "_all_gather_base",
     "_clear_group_cache",
+    "_coalescing_manager",
     "_extend_scope",
+    "_make_nccl_premul_sum",
+    "_reduce_scatter_base",
     "_register_stream",
     "_scope",
     "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
     "all_gather_multigpu",
     "all_gather_object",
+    "all_gather_single",
     "all_reduce",
+    "all_reduce_coalesced",
     "all_reduce_multigpu",
+    "all_to_all",
+    "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
     "broadcast_multigpu",
     "broadcast_object_list",
@@ -75,6 +121,9 @@ __all__ = [
     "dist_backend",
     "empty",
     "gather",
+    "gather_into_tensor",
+    "gather_object",
+    "gather_single",
     "get_backend",
     "get_rank",
     "get_world_size",
@@ -92,11 +141,17 @@ __all__ = [
     "monitored_barrier",
     "new_group",
     "recv",
+    "recv_object_list",
     "reduce",
     "reduce_multigpu",
     "reduce_op",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
     "scatter",
+    "scatter_object_list",
     "send",
+    "send_object_list",
     "zeros",
 ]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..buffers import as_array, as_out
 from ..errors import UsageError
 from ..sync import SyncGroup
 from .refusals import RuntimeUsageError, TypeUsageError, documented
+from .timeouts import seconds_of as seconds_of
 
 Array = NDArray[Any]
 
@@ -38,6 +38,11 @@ class Output:
         self.array = _writable(tensor, what, rank)
         self.flat = np.ascontiguousarray(self.array).reshape(-1)
         self.direct = np.may_share_memory(self.flat, self.array)
+
+    def detach(self) -> None:
+        """From now on ``flat`` is private memory, so that the tensor is written at the end only."""
+        if self.direct:
+            self.flat, self.direct = self.flat.copy(), False
 
     def settle(self) -> None:
         """Brings the result into the tensor."""
@@ -91,13 +96,18 @@ def inputs_of(tensors: Any, size: int, what: str, kind: str, rank: int) -> list[
 
 def local_list(tensors: Any, what: str, rank: int) -> list[Output]:
     """The ``tensor_list`` of a *_multigpu call: one tensor per local device, all of one count and dtype."""
+    outputs = local_outputs(tensors, what, "tensor_list", rank)
+    same_kind(outputs, outputs[0].flat, what, rank)
+    return outputs
+
+
+def local_outputs(tensors: Any, what: str, name: str, rank: int) -> list[Output]:
+    """A list of tensors to fill, of any counts and dtypes."""
     if isinstance(tensors, str) or not isinstance(tensors, Sequence):
         raise TypeUsageError(f"{what} on rank {rank}: expected a list of tensors, got {type(tensors).__name__}")
     if not tensors:
         raise RuntimeUsageError(f"{what} on rank {rank}: the list of tensors is empty")
-    outputs = [Output(each, f"{what}: tensor_list[{index}]", rank) for index, each in enumerate(tensors)]
-    same_kind(outputs, outputs[0].flat, what, rank)
-    return outputs
+    return [Output(each, f"{what}: {name}[{index}]", rank) for index, each in enumerate(tensors)]
 
 
 def same_kind(outputs: Sequence[Output], like: Array, what: str, rank: int, *, uneven: bool = False) -> None:
@@ -140,6 +150,36 @@ def root_of(group: SyncGroup, world_rank: Any, group_rank: Any, what: str, name:
     return ranks.index(rank)
 
 
+def root_or_first(group: SyncGroup, world_rank: Any, group_rank: Any, what: str, name: str) -> int:
+    """The same; where nobody is named, rank 0 of the world, or of a group without it."""
+    if world_rank is None and group_rank is None:
+        return group.ranks.index(0) if 0 in group.ranks else 0
+    return root_of(group, world_rank, group_rank, what, name)
+
+
+def splits_of(sizes: Any, rows: int, size: int, what: str, name: str, rank: int) -> list[int]:
+    """How many rows of a tensor belong to each member: as ``name`` says, or equally many."""
+    if sizes is None or (isinstance(sizes, Sequence) and not sizes):
+        if rows % size:
+            raise RuntimeUsageError(
+                f"{what} on rank {rank}: {rows} rows do not divide equally among {size} members; give {name}"
+            )
+        return [rows // size] * size
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence | np.ndarray):
+        raise TypeUsageError(f"{what} on rank {rank}: {name} must be a list of ints, got {type(sizes).__name__}")
+    found = [integer(each, what, f"an element of {name}") for each in sizes]
+    if len(found) != size:
+        raise RuntimeUsageError(f"{what} on rank {rank}: {name} has {len(found)} entries, the group {size} members")
+    if min(found) < 0:
+        raise RuntimeUsageError(f"{what} on rank {rank}: {name}={found} holds a negative number")
+    if sum(found) != rows:
+        raise RuntimeUsageError(
+            f"{what} on rank {rank}: Split sizes doesn't match total dim 0 size: {name}={found} add up to "
+            f"{sum(found)}, the tensor has {rows} rows"
+        )
+    return found
+
+
 def integer(value: Any, what: str, name: str) -> int:
     """A rank or tag; NumPy's integers count, bool and float do not."""
     try:
@@ -150,24 +190,11 @@ def integer(value: Any, what: str, name: str) -> int:
         raise TypeUsageError(f"{what}: {name} must be an int, got {type(value).__name__}") from None
 
 
-def seconds_of(timeout: float | timedelta | None) -> float | None:
-    """A documented timeout (timedelta, or seconds) as seconds."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeUsageError(f"timeout must be a datetime.timedelta or seconds, got {type(timeout).__name__}")
-    if not timeout > 0:
-        raise RuntimeUsageError(f"timeout={timeout!r}: it must be positive")
-    return float(timeout)
-
-
 def _list_of(tensors: Any, size: int, what: str, kind: str, rank: int) -> Sequence[Any]:
     if isinstance(tensors, str) or not isinstance(tensors, Sequence):
         raise TypeUsageError(f"{what} on rank {rank}: {kind} must be a list of tensors, got {type(tensors).__name__}")
     if len(tensors) != size:
-        word = "output" if what in ("all_gather", "gather") else "input"
+        word = "output" if what in ("all_gather", "gather") or kind.startswith("output") else "input"
         raise RuntimeUsageError(
             f"{_CAMEL.get(what, what)}: number of {word} tensors and group size does not match: rank {rank} gave "
             f"{len(tensors)} in {kind}, the group has {size} members"

@@ -1,4 +1,4 @@
-"""broadcast, reduce, all_reduce, gather, all_gather, scatter, barrier: in place, on tensors.
+"""broadcast, reduce, all_reduce, gather, all_gather, scatter: in place, on tensors and lists of them.
 
 The rule: judge the arguments, then one async call on the flat views, outside of what judges: a peer's refusal comes out
 of the call, and must not be refused once more. Roots are ranks of the world (``group_src=`` and
@@ -8,17 +8,17 @@ of the call, and must not be refused once more. Roots are ranks of the world (``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from ..errors import CollectiveTimeoutError, MismatchError, UsageError
+from ..errors import UsageError
 from ..sync import SyncGroup
-from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_of, same_kind, seconds_of
-from .constants import OP_OF, ReduceOp, op_of
-from .refusals import RuntimeUsageError, documented_timeout
-from .request import Request, again, call, refused, run
+from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_of, root_or_first, same_kind
+from .constants import OP_OF, ReduceOp, op_of, prepared
+from .filling import alike, distribute, read_in_place, refuse_overlap, settled
+from .refusals import RuntimeUsageError
+from .request import Request, again, call, refused
 from .state import STATE, WORLD, member_of
 
 
@@ -58,8 +58,8 @@ def broadcast(
     except UsageError as error:
         raise refused(member, "broadcast", error) from error.__cause__
     if root == member.rank:
-        return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, _nothing)
-    return call(member, "broadcast", lambda g: g.broadcast(None, root, out=out.flat), async_op, _settle(out))
+        return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, None, (tensor,))
+    return call(member, "broadcast", lambda g: g.broadcast(None, root, out=out.flat), async_op, settled(out), (tensor,))
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op: bool = False) -> Request | None:
@@ -86,10 +86,17 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op
     try:
         reduction = op_of(op)
         out = Output(tensor, "all_reduce", member.rank)
+        data = prepared(op, out.flat, "all_reduce", member.rank)
     except UsageError as error:
         raise refused(member, "all_reduce", error) from error.__cause__
-    flat = out.flat
-    return call(member, "all_reduce", lambda g: g.all_reduce(flat, reduction, out=flat), async_op, _settle(out))
+    return call(
+        member,
+        "all_reduce",
+        lambda g: g.all_reduce(data, reduction, out=out.flat),
+        async_op,
+        settled(out),
+        (tensor,),
+    )
 
 
 def reduce(
@@ -120,14 +127,21 @@ def reduce(
         reduction = op_of(op)
         if root == member.rank:
             out = Output(tensor, "reduce", root)
-        else:
-            data = input_of(tensor, "reduce", member.rank)
+        data = prepared(
+            op, out.flat if root == member.rank else input_of(tensor, "reduce", member.rank), "reduce", member.rank
+        )
     except UsageError as error:
         raise refused(member, "reduce", error) from error.__cause__
     if root != member.rank:
-        return call(member, "reduce", lambda g: g.reduce(data, reduction, root), async_op)
-    flat = out.flat
-    return call(member, "reduce", lambda g: g.reduce(flat, reduction, root, out=flat), async_op, _settle(out))
+        return call(member, "reduce", lambda g: g.reduce(data, reduction, root), async_op, None, (tensor,))
+    return call(
+        member,
+        "reduce",
+        lambda g: g.reduce(data, reduction, root, out=out.flat),
+        async_op,
+        settled(out),
+        (tensor,),
+    )
 
 
 def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, async_op: bool = False) -> Request | None:
@@ -143,7 +157,7 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
     member = member_of(group)
     if member is None:
         return None
-    if not async_op and type(tensor_list) is list and len(tensor_list) == member.size and _alike(tensor, tensor_list):
+    if not async_op and type(tensor_list) is list and len(tensor_list) == member.size and alike(tensor, tensor_list):
         flats = [each if each.ndim == 1 else each.reshape(-1) for each in tensor_list]
         if again(member.all_gather_again, tensor.reshape(-1), flats):
             return None
@@ -152,6 +166,9 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
         outputs = outputs_of(tensor_list, member.size, "all_gather", "tensor_list", member.rank)
         same_kind(outputs, data, "all_gather", member.rank, uneven=True)
         same_kind(outputs[member.rank : member.rank + 1], data, "all_gather", member.rank)
+        refuse_overlap(outputs, "all_gather", member.rank)
+        for output in outputs:
+            read_in_place(output.flat, [data], "all_gather", member.rank)
     except UsageError as error:
         raise refused(member, "all_gather", error) from error.__cause__
     if all(output.flat.size == data.size for output in outputs):  # then everywhere, or the digests differ
@@ -161,14 +178,16 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
             "all_gather",
             lambda g: g.all_gather(data, out=table),
             async_op,
-            lambda _: _distribute(table, outputs, "all_gather", member),
+            lambda _: distribute(table, outputs, "all_gather", member),
+            tensor_list,
         )
     return call(
         member,
         "all_gather",
         lambda g: g.all_gather(data),
         async_op,
-        lambda parts: _distribute(parts, outputs, "all_gather", member),
+        lambda parts: distribute(parts, outputs, "all_gather", member),
+        tensor_list,
     )
 
 
@@ -214,6 +233,9 @@ def gather(
         else:
             outputs = outputs_of(gather_list, member.size, "gather", "gather_list", root)
             same_kind(outputs, data, "gather", root, uneven=True)
+            refuse_overlap(outputs, "gather", root)
+            for output in outputs:
+                read_in_place(output.flat, [data], "gather", root)
     except UsageError as error:
         raise refused(member, "gather", error) from error.__cause__
     if root != member.rank:
@@ -223,7 +245,8 @@ def gather(
         "gather",
         lambda g: g.gather(data, root),
         async_op,
-        lambda parts: _distribute(parts, outputs, "gather", member),
+        lambda parts: distribute(parts, outputs, "gather", member),
+        gather_list or (),
     )
 
 
@@ -270,107 +293,18 @@ def scatter(
             )
         else:
             parts = inputs_of(scatter_list, member.size, "scatter", "scatter_list", root)
+            if read_in_place(out.flat, parts, "scatter", root):
+                out.detach()
     except UsageError as error:
         raise refused(member, "scatter", error) from error.__cause__
-    return call(member, "scatter", lambda g: g.scatter(parts, root, out=out.flat), async_op, _settle(out))
-
-
-def barrier(
-    group: Any = WORLD,
-    async_op: bool = False,
-    device_ids: Sequence[int] | None = None,
-    timeout: float | timedelta | None = None,
-) -> Request | None:
-    """Synchronizes all processes.
-
-    This collective blocks processes until the whole group enters this function.
-
-    Arguments:
-        group: Group of the collective.
-        async_op: Return a handle at once instead of None at the end.
-        device_ids: Accepted for code written for GPUs; nothing here depends on it.
-        timeout: How long to wait for the others.
-    """
-    member = member_of(group)
-    if member is None:
-        return None
-    if timeout is None and not async_op and again(member.barrier_again):
-        return None
-    try:
-        limit = seconds_of(timeout)
-    except UsageError as error:
-        raise refused(member, "barrier", error) from error.__cause__
-    return call(member, "barrier", lambda g: g.barrier(timeout=limit), async_op)
-
-
-def monitored_barrier(
-    group: Any = WORLD, timeout: float | timedelta | None = None, wait_all_ranks: bool = False
-) -> None:
-    """Synchronizes all processes like ``barrier``, and reports ranks that do not come in time.
-
-    Every rank raises a RuntimeError (and TimeoutError) that names the first rank that failed to pass, or all of them;
-    either all ranks pass or all fail.
-
-    Arguments:
-        group: Group of the collective; None for the world.
-        timeout: How long to wait for the others; the group's timeout when left out.
-        wait_all_ranks: Whether to name all ranks that are missing instead of the first.
-    """
-    member = member_of(group)
-    if member is None:
-        return
-    try:
-        limit = seconds_of(timeout)
-    except UsageError as error:
-        raise refused(member, "monitored_barrier", error) from error.__cause__
-    try:
-        run(member, lambda g: g.monitored_barrier(limit, wait_all_ranks))
-    except CollectiveTimeoutError as error:
-        raise documented_timeout(error) from error.cause
-
-
-# ------------------------------------------------------------------------------------------------ endings
-
-
-def _alike(tensor: Any, tensors: Sequence[Any]) -> bool:
-    """Whether all are NumPy arrays of one dtype and count that are filled in place."""
-    if type(tensor) is not np.ndarray:
-        return False
-    dtype, size = tensor.dtype, tensor.size
-    for each in tensors:
-        if type(each) is not np.ndarray or each.dtype is not dtype or each.size != size or not each.flags.carray:
-            return False
-    return True
-
-
-def _settle(out: Output) -> Any:
-    return None if out.direct else lambda _: out.settle()
-
-
-def _nothing(_: Any) -> None:
-    return None
-
-
-def _distribute(parts: Any, outputs: Sequence[Output], what: str, member: SyncGroup) -> None:
-    """Each part into its output, once all are known to fit."""
-    for source, (part, output) in enumerate(zip(parts, outputs, strict=True)):
-        if part.size != output.flat.size or part.dtype.newbyteorder("=") != output.flat.dtype.newbyteorder("="):
-            raise MismatchError(
-                f"{what} on group {member.name!r}: tensor sizes do not match: rank {source} sent {part.size} elements "
-                f"of {part.dtype}, rank {member.rank} has room for {output.flat.size} of {output.flat.dtype}; "
-                "none of its tensors was touched"
-            )
-    for part, output in zip(parts, outputs, strict=True):
-        output.take(part)
+    return call(member, "scatter", lambda g: g.scatter(parts, root, out=out.flat), async_op, settled(out), (tensor,))
 
 
 def _root_or_default(member: SyncGroup, world_rank: Any, group_rank: Any, gave_list: bool, what: str, name: str) -> int:
     """Who gives the list is the root where nobody is named, as the early API had it; else the first, as today's."""
-    if world_rank is None and group_rank is None:
-        if gave_list:
-            return member.rank
-        return member.ranks.index(0) if 0 in member.ranks else 0
-    return root_of(member, world_rank, group_rank, what, name)
+    if world_rank is None and group_rank is None and gave_list:
+        return member.rank
+    return root_or_first(member, world_rank, group_rank, what, name)
 
 
 def _is_given(tensors: Any) -> bool:

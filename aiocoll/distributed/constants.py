@@ -6,6 +6,10 @@ The rule: a constant has the documented name and value; what is not documented i
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from .. import ops
 from .refusals import RuntimeUsageError, TypeUsageError
@@ -59,27 +63,82 @@ NUMBER_OF_BACKEND = {
 
 
 class ReduceOp(enum.Enum):
-    """The reductions of today's API."""
+    """The reductions of today's API.
 
-    SUM = "sum"
-    AVG = "avg"
-    PRODUCT = "product"
-    MIN = "min"
-    MAX = "max"
-    BAND = "band"
-    BOR = "bor"
-    BXOR = "bxor"
+    ``ReduceOp.PREMUL_SUM(factor)`` is the sum of what each rank has multiplied by its factor, a number or an array of
+    one element.
+    """
+
+    SUM = 0
+    AVG = 1
+    PRODUCT = 2
+    MIN = 3
+    MAX = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+    PREMUL_SUM = 8
 
     __hash__ = object.__hash__  # members are singletons; Enum's own hash costs a call per collective
 
+    def __call__(self, factor: Any) -> PremulSum:
+        if self is not ReduceOp.PREMUL_SUM:
+            raise TypeUsageError(f"{self} takes no factor; ReduceOp.PREMUL_SUM(factor) does")
+        return PremulSum(factor)
+
+
+ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # where torch keeps the same members
+
 
 class reduce_op:
-    """The reductions of the early API; the same objects as ReduceOp's."""
+    """The reductions under the early API's name; the same objects as ReduceOp's."""
 
     SUM = ReduceOp.SUM
     PRODUCT = ReduceOp.PRODUCT
     MAX = ReduceOp.MAX
     MIN = ReduceOp.MIN
+    AVG = ReduceOp.AVG
+    BAND = ReduceOp.BAND
+    BOR = ReduceOp.BOR
+    BXOR = ReduceOp.BXOR
+    PREMUL_SUM = ReduceOp.PREMUL_SUM
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PremulSum:
+    """SUM of inputs that each rank multiplies by its ``factor``; other ranks may have other factors."""
+
+    factor: Any
+    op: ReduceOp = ReduceOp.PREMUL_SUM
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.factor, bool | int | float | complex) or hasattr(self.factor, "shape")
+        if not number or np.asarray(self.factor).size != 1:
+            raise TypeUsageError(
+                f"ReduceOp.PREMUL_SUM(factor): a number or a tensor of one element, not {type(self.factor).__name__}"
+            )
+
+    def scaled(self, array: Any, what: str, rank: int) -> Any:
+        """``array`` times the factor, a new array of the same dtype."""
+        dtype = array.dtype.newbyteorder("=")
+        given = np.asarray(self.factor).reshape(())
+        try:
+            with np.errstate(all="ignore"):
+                if given.dtype.kind != "c" or dtype.kind == "c":
+                    factor = given.astype(dtype)
+                    if dtype.kind not in "biu" or factor == given:
+                        return np.multiply(array, factor, dtype=dtype)
+        except (TypeError, ValueError):
+            pass  # a dtype that knows no products, or no such number
+        raise RuntimeUsageError(
+            f"{what} on rank {rank}: PREMUL_SUM by {given} does not work on dtype {array.dtype}: the products would "
+            "not be of that dtype; convert the tensor first"
+        )
+
+
+def _make_nccl_premul_sum(factor: Any) -> PremulSum:
+    """``ReduceOp.PREMUL_SUM(factor)``, as GPU code spells it."""
+    return PremulSum(factor)
 
 
 OP_OF = {
@@ -97,10 +156,19 @@ OP_OF = {
 def op_of(op: object) -> ops.Op:
     """The reduction behind a documented constant; one of aiocoll's own (``aiocoll.op(fn)``) is taken as it is."""
     if isinstance(op, ReduceOp):
+        if op is ReduceOp.PREMUL_SUM:
+            raise RuntimeUsageError("ReduceOp.PREMUL_SUM needs its factor: pass ReduceOp.PREMUL_SUM(factor)")
         return OP_OF[op]
     if isinstance(op, ops.Op):
         return op
+    if isinstance(op, PremulSum):
+        return ops.PREMUL_SUM
     raise RuntimeUsageError(
         "op should be a constant from torch.distributed.reduce_op "
         f"(here: aiocoll.distributed.reduce_op or ReduceOp, or an aiocoll op), not {op!r}"
     )
+
+
+def prepared(op: object, array: Any, what: str, rank: int) -> Any:
+    """What a rank puts into a reduction: ``array`` itself, or what its factor makes of it."""
+    return op.scaled(array, what, rank) if isinstance(op, PremulSum) else array

@@ -5,7 +5,7 @@ The rule: only count and dtype must agree, so flat views travel; sources and des
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..errors import MismatchError
@@ -75,10 +75,7 @@ def isend(
     Arguments are those of ``send``; sending to oneself works. Returns a distributed request object.
     """
     member = member_of(group)
-    if member is None:
-        return None
-    data, peer, tag = _outgoing(member, tensor, dst, group_dst, tag, "isend")
-    return Request(member.begin(lambda g: g.send(data, peer, tag), "isend"))
+    return None if member is None else sending(member, tensor, dst, group_dst, tag, "isend")()
 
 
 def irecv(
@@ -93,11 +90,28 @@ def irecv(
     Arguments are those of ``recv``, any source included; the request's ``source_rank()`` tells who it was.
     """
     member = member_of(group)
-    if member is None:
-        return None
-    out, peer, tag = _incoming(member, tensor, src, group_src, tag, "irecv")
-    work = member.begin(lambda g: _receive(member, g, out, peer, tag), "irecv")
-    return Request(work, work.result)
+    return None if member is None else receiving(member, tensor, src, group_src, tag, "irecv")()
+
+
+def sending(
+    member: SyncGroup, tensor: Any, dst: int | None, group_dst: int | None, tag: int, what: str
+) -> Callable[[], Request]:
+    """An isend whose arguments are right; calling it starts it."""
+    data, peer, tag = _outgoing(member, tensor, dst, group_dst, tag, what)
+    return lambda: Request(member.begin(lambda g: g.send(data, peer, tag), what), member)
+
+
+def receiving(
+    member: SyncGroup, tensor: Any, src: int | None, group_src: int | None, tag: int, what: str
+) -> Callable[[], Request]:
+    """An irecv whose arguments are right; calling it starts it."""
+    out, peer, tag = _incoming(member, tensor, src, group_src, tag, what)
+
+    def start() -> Request:
+        work = member.begin(lambda g: _receive(member, g, out, peer, tag), what)
+        return Request(work, member, (tensor,), receives=True)
+
+    return start
 
 
 def _outgoing(

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import UsageError
 from ..ops import Op, fold_all
 from .arguments import Array, Output, local_list, root_of, same_kind
-from .constants import ReduceOp, op_of
+from .constants import ReduceOp, op_of, prepared
 from .refusals import RuntimeUsageError, TypeUsageError
 from .request import Request, call, refused
 from .state import WORLD, member_of
@@ -67,7 +67,7 @@ def all_reduce_multigpu(
     try:
         reduction = op_of(op)
         outputs = local_list(tensor_list, "all_reduce_multigpu", member.rank)
-        partial = _folded(outputs, reduction, member.rank)
+        partial = prepared(op, _folded(outputs, reduction, member.rank), "all_reduce_multigpu", member.rank)
     except UsageError as error:
         raise refused(member, "all_reduce", error) from error.__cause__
     return call(
@@ -105,7 +105,7 @@ def reduce_multigpu(
         reduction = op_of(op)
         outputs = local_list(tensor_list, "reduce_multigpu", member.rank)
         chosen = _chosen(outputs, dst_tensor, "reduce_multigpu", "dst_tensor", member.rank)
-        partial = _folded(outputs, reduction, member.rank)
+        partial = prepared(op, _folded(outputs, reduction, member.rank), "reduce_multigpu", member.rank)
     except UsageError as error:
         raise refused(member, "reduce", error) from error.__cause__
     return call(

@@ -6,14 +6,16 @@ its tensors before the handle says that it is there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import AiocollError, UsageError
 from ..sync import SyncGroup, Work
 from .arguments import seconds_of
-from .refusals import documented
+from .futures import Future
+from .refusals import RuntimeUsageError, documented
 
 if TYPE_CHECKING:
     from ..group import Group
@@ -21,13 +23,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Collector(Protocol):
+    """Who keeps the handles of what is started on ``member`` meanwhile."""
+
+    member: SyncGroup | None
+
+    def append(self, work: Any) -> None: ...
+
+
+COLLECTOR: ContextVar[Collector | None] = ContextVar("collector", default=None)
+
+
 class Request:
     """A call that goes on by itself; what it fills may be looked at when ``is_completed()``."""
 
-    __slots__ = ("_source", "_work")
+    __slots__ = ("_member", "_sender", "_tensors", "_work")
 
-    def __init__(self, work: Work[Any], source: Callable[[], int] | None = None) -> None:
-        self._work, self._source = work, source
+    def __init__(
+        self, work: Work[Any], member: SyncGroup, tensors: Sequence[Any] = (), *, receives: bool = False
+    ) -> None:
+        """``tensors``: what it fills; ``receives``: its result is the sender's rank in the world."""
+        self._work, self._member, self._tensors, self._sender = work, member, tensors, receives
+        collector = COLLECTOR.get()
+        if collector is not None and collector.member is member:
+            collector.append(self)
 
     def is_completed(self) -> bool:
         """Has it ended? True for ever after ``wait()`` has returned."""
@@ -39,32 +58,64 @@ class Request:
 
     def exception(self) -> BaseException | None:
         """What it raised, if it has ended; None otherwise."""
-        return _as_documented(self._work.exception()) if self._work.done() else None
+        return _as_documented(self._work.error())
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Blocks until it has ended, raises what it raised, returns True.
 
-        A timeout that is too short raises TimeoutError and leaves the call running.
+        A timeout that is too short raises TimeoutError and leaves the call running. A timedelta of 0 is none, as
+        torch has it.
         """
+        if timeout == timedelta(0):
+            timeout = None
         try:
             return self._work.wait(seconds_of(timeout))
         except UsageError as error:
             raise documented(error) from error.__cause__
 
-    def result(self) -> Any:
-        """Waits, then gives what the blocking call returns."""
+    def synchronize(self) -> None:
+        """``wait()`` without a limit: on the CPU there is no stream that could wait instead."""
         self.wait()
-        return self._work.result()
+
+    def result(self) -> list[Any]:
+        """Waits, then gives the tensors that the call has filled: the caller's own, in a list."""
+        self.wait()
+        return list(self._tensors)
 
     def source_rank(self) -> int:
         """After an irecv: the rank of the world that sent the message."""
         self.wait()
-        if self._source is None:
-            raise UsageError("source_rank() is for receives")
-        return self._source()
+        if not self._sender:
+            raise RuntimeUsageError("source_rank() is for receives: sourceRank() of any other call is nobody's")
+        rank: int = self._work.result()
+        return rank
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._work.__await__()
+    def _source_rank(self) -> int:
+        """The same as a rank of the group, as torch's own code asks for it."""
+        return self._member.ranks.index(self.source_rank())
+
+    def get_future(self) -> Future[list[Any]]:
+        """A future of ``result()``, for ``then(callback)``."""
+        future: Future[list[Any]] = Future.behind(self._work.refuse_to_block)
+
+        def ended(_: Any) -> None:
+            error = self._work.error()
+            if error is None:
+                future.set_result(list(self._tensors))
+            else:
+                future.set_exception(_as_documented(error) or error)
+
+        self._work.add_done_callback(ended)
+        return future
+
+    def cancel(self) -> bool:
+        """Ends it, unless it is over: a receive is withdrawn and the next one gets its message; a send arrives whole or
+        not at all; a collective breaks its group."""
+        return self._work.cancel()
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        yield from self._work.__await__()
+        return list(self._tensors)
 
     def __repr__(self) -> str:
         return f"Request({self._work!r})"
@@ -76,8 +127,10 @@ def call(
     make: Callable[[Group], Awaitable[Any]],
     async_op: bool,
     after: Callable[[Any], Any] | None = None,
+    tensors: Sequence[Any] = (),
 ) -> Request | None:
-    """Makes an async call, blocking or started; ``after`` gets its result and runs before anybody sees the end."""
+    """Makes an async call, blocking or started; ``after`` gets its result and runs before anybody sees the end;
+    ``tensors`` are what it fills."""
     if after is None:
         step = make
     else:
@@ -87,7 +140,7 @@ def call(
             return _then(make(g), then)
 
     if async_op:
-        return Request(group.begin(step, what))
+        return Request(group.begin(step, what), group, tensors)
     run(group, step)
     return None
 

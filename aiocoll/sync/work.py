@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -68,6 +68,20 @@ class Work(Generic[T]):
         if isinstance(error, concurrent.futures.CancelledError):
             raise error
         return error
+
+    def error(self) -> BaseException | None:
+        """The error of an operation that is over, a cancellation included; None where there is none (yet). Never
+        blocks."""
+        return self._future.exception() if self._future.done() else None
+
+    def add_done_callback(self, callback: Callable[[Work[T]], Any]) -> None:
+        """Runs ``callback(this)`` once it is over, on the thread that ends it, which must not block; at once where it
+        is over already."""
+        self._future.add_done_callback(lambda _: callback(self))
+
+    def refuse_to_block(self) -> None:
+        """Raises UsageError where waiting for it would wait for itself."""
+        self._operation.refuse_to_block()
 
     def cancel(self) -> bool:
         """Ends the operation; False when it was over before. Afterwards it is ``done()`` and writes nothing more.

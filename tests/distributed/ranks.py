@@ -14,6 +14,7 @@ from typing import Any
 import aiocoll.distributed as dist
 from aiocoll.distributed import state
 from aiocoll.distributed.state import State
+from aiocoll.errors import GroupBrokenError, PeerLostError
 
 _SECONDS = 60.0
 
@@ -40,7 +41,7 @@ class StatePerThread:
 def ranks(size: int, program: Callable[[int], Any], backend: str = "tcp", **init: Any) -> list[Any]:
     """`program(rank)` on `size` ranks that have joined and will leave; what it returned, by rank.
 
-    Raises the error of the lowest rank that has one, with the others' in its notes.
+    Raises the earliest error that is no other rank's consequence, with all of them in its notes.
     """
     results: list[Any] = [None] * size
     errors: dict[int, BaseException] = {}
@@ -75,8 +76,10 @@ def ranks(size: int, program: Callable[[int], Any], backend: str = "tcp", **init
         for module, name in names:
             setattr(module, name, original)
     assert not late, f"{late} did not end within {_SECONDS:g} s; {errors!r}"
-    for rank in sorted(errors):
-        for other, error in sorted(errors.items()):
-            errors[rank].add_note(f"rank {other}: {error!r}")
-        raise errors[rank]
+    if errors:
+        causes = [error for error in errors.values() if not isinstance(error, PeerLostError | GroupBrokenError)]
+        cause = [*causes, *errors.values()][0]
+        for rank, error in sorted(errors.items()):
+            cause.add_note(f"rank {rank}: {error!r}")
+        raise cause
     return results

@@ -416,7 +416,8 @@ def test_requests(joined: Join) -> None:
     view = np.zeros((4, 2))[:, 1]
     received = dist.irecv(view, 2)
     assert received is not None and received.wait(timedelta(seconds=10)) is True
-    assert view.tolist() == [200, 201, 202, 203] and received.source_rank() == 2 == received.result()
+    assert view.tolist() == [200, 201, 202, 203] and received.source_rank() == 2
+    assert received.result()[0] is view and request.result()[0] is t
     for timeout, kind in (("1", TypeError), (0, RuntimeError)):
         with pytest.raises(kind, match="timeout"):
             request.wait(timeout)  # type: ignore[arg-type]

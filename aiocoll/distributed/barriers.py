@@ -1,0 +1,70 @@
+"""barrier and monitored_barrier.
+
+The rule: nothing moves here but the news that everybody has come, or who has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from ..errors import CollectiveTimeoutError, UsageError
+from .arguments import seconds_of
+from .refusals import documented_timeout
+from .request import Request, again, call, refused, run
+from .state import WORLD, member_of
+
+
+def barrier(
+    group: Any = WORLD,
+    async_op: bool = False,
+    device_ids: Sequence[int] | None = None,
+    timeout: float | timedelta | None = None,
+) -> Request | None:
+    """Synchronizes all processes.
+
+    This collective blocks processes until the whole group enters this function.
+
+    Arguments:
+        group: Group of the collective.
+        async_op: Return a handle at once instead of None at the end.
+        device_ids: Accepted for code written for GPUs; nothing here depends on it.
+        timeout: How long to wait for the others.
+    """
+    member = member_of(group)
+    if member is None:
+        return None
+    if timeout is None and not async_op and again(member.barrier_again):
+        return None
+    try:
+        limit = seconds_of(timeout)
+    except UsageError as error:
+        raise refused(member, "barrier", error) from error.__cause__
+    return call(member, "barrier", lambda g: g.barrier(timeout=limit), async_op)
+
+
+def monitored_barrier(
+    group: Any = WORLD, timeout: float | timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """Synchronizes all processes like ``barrier``, and reports ranks that do not come in time.
+
+    Every rank raises a RuntimeError (and TimeoutError) that names the first rank that failed to pass, or all of them;
+    either all ranks pass or all fail.
+
+    Arguments:
+        group: Group of the collective; None for the world.
+        timeout: How long to wait for the others; the group's timeout when left out.
+        wait_all_ranks: Whether to name all ranks that are missing instead of the first.
+    """
+    member = member_of(group)
+    if member is None:
+        return
+    try:
+        limit = seconds_of(timeout)
+    except UsageError as error:
+        raise refused(member, "monitored_barrier", error) from error.__cause__
+    try:
+        run(member, lambda g: g.monitored_barrier(limit, wait_all_ranks))
+    except CollectiveTimeoutError as error:
+        raise documented_timeout(error) from error.cause

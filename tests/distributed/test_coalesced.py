@@ -1,0 +1,92 @@
+"""Several collectives at once, in one call or kept together by a manager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aiocoll.distributed as dist
+from aiocoll.errors import MismatchError, UsageError
+from tests.distributed.ranks import ranks
+
+KINDS = [(3, "f8"), (1, "f4"), (0, "i4"), (5, "i2")]
+
+
+def tensors(rank: int) -> list[Any]:
+    return [np.arange(count).astype(dtype) * (rank + 1) + rank for count, dtype in KINDS]
+
+
+def test_all_reduce_coalesced() -> None:
+    def program(rank: int) -> None:
+        wanted = [sum(each[1:], start=each[0]) for each in zip(*(tensors(other) for other in range(3)), strict=True)]
+        mine = tensors(rank)
+        assert dist.all_reduce_coalesced(mine) is None
+        for got, want in zip(mine, wanted, strict=True):
+            np.testing.assert_array_equal(got, want, strict=True)
+        one = np.arange(4.0) + rank
+        work = dist.all_reduce_coalesced(one, dist.ReduceOp.MAX, async_op=True)
+        assert work is not None and work.wait() and work.result()[0] is one
+        assert one.tolist() == [2, 3, 4, 5]
+        pair = [np.arange(4.0)[::2] + rank, np.ones((2, 2)).T * rank]
+        dist.all_reduce_coalesced(pair, dist.ReduceOp.PREMUL_SUM(2.0))
+        assert pair[0].tolist() == [6, 12 + 6] and (pair[1] == 6).all()
+        for bad in ([], "x", [one, one], [one[:3], one[1:]]):
+            with pytest.raises(UsageError):
+                dist.all_reduce_coalesced(bad)
+
+    ranks(3, program)
+
+
+def test_shapes_that_differ_but_add_up_alike_are_found() -> None:
+    def program(rank: int) -> None:
+        sizes = (4, 2) if rank == 0 else (2, 2, 2)
+        with pytest.raises(MismatchError, match="shape"):
+            dist.all_reduce_coalesced([np.ones(count) for count in sizes])
+
+    ranks(2, program)
+
+
+def test_all_gather_coalesced() -> None:
+    def program(rank: int) -> None:
+        for async_op in (False, True):
+            lists = [[np.zeros_like(each) for each in tensors(other)] for other in range(3)]
+            work = dist.all_gather_coalesced(lists, tensors(rank), async_op=async_op)
+            if async_op:
+                assert work is not None and work.wait()
+            else:
+                assert work is None
+            for other, row in enumerate(lists):
+                for got, want in zip(row, tensors(other), strict=True):
+                    np.testing.assert_array_equal(got, want, strict=True)
+        x = np.arange(2.0)
+        for bad in ([[x]], [[x], [x], [x]], [[x.copy()], [x.copy()], []], "abc"):
+            with pytest.raises(UsageError):
+                dist.all_gather_coalesced(bad, [x])
+
+    ranks(3, program)
+
+
+@pytest.mark.parametrize("async_ops", [False, True])
+def test_coalescing_manager_keeps_the_handles_of_its_group(async_ops: bool) -> None:
+    def program(rank: int) -> None:
+        pair = dist.new_group([0, 1])
+        x, y, z, incoming = np.arange(3.0) + rank, np.ones(2) * rank, np.ones(1), np.zeros(3)
+        with dist._coalescing_manager(group=pair, device="cpu", async_ops=async_ops) as manager:
+            dist.all_reduce(x, group=pair, async_op=True)
+            dist.all_reduce(y, group=pair)
+            dist.isend(np.arange(3.0) * (rank + 1), 1 - rank, group=pair)
+            dist.irecv(incoming, 1 - rank, group=pair)
+            elsewhere = dist.all_reduce(z, async_op=True)
+            with pytest.raises(RuntimeError, match="open in this thread"), dist._coalescing_manager():
+                pass
+        assert y.tolist() == [1, 1] and len(manager.works) == 3 and "3 calls" in repr(manager)
+        manager.append(None)
+        manager.wait()
+        assert x.tolist() == [1, 3, 5] and incoming.tolist() == [0, 2 - rank, 2 * (2 - rank)]
+        assert elsewhere not in manager.works and elsewhere.wait() and z.tolist() == [2]
+        dist.all_reduce(x, async_op=True).wait()
+        assert len(manager.works) == 3
+
+    ranks(2, program)
