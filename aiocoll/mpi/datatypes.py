@@ -87,7 +87,7 @@ class Datatype:
     @property
     def typestr(self) -> str:
         """NumPy's string for it."""
-        return self.dtype.str
+        return self.dtype.str[1:]
 
     def tocode(self) -> str:
         """NumPy's letter for it."""
@@ -134,7 +134,7 @@ class Datatype:
     @property
     def true_lb(self) -> int:
         """Where its first element begins, in bytes."""
-        return 0 if self._pattern is None else int(self._pattern.min(initial=0)) * self.dtype.itemsize
+        return 0 if self._pattern is None else int(min(self._pattern, default=0)) * self.dtype.itemsize
 
     @property
     def true_extent(self) -> int:

@@ -66,8 +66,9 @@ class Request:
 
     def Cancel(self) -> None:
         """Withdraws a receive; a send goes on. It is over then, and its status says whether it was cancelled."""
-        if self._work is not None and not self._over():
-            self._withdrawn = self._work.cancel()
+        if self._work is not None and not self._withdrawn:
+            # Whoever withdraws what has failed already does not want to hear of it.
+            self._withdrawn = self._work.cancel() or self._work.exception() is not None
 
     cancel = Cancel
 

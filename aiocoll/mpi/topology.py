@@ -16,10 +16,10 @@ class Cartcomm(Intracomm):
     """Ranks in a grid; what ``Create_cart`` gives, or COMM_NULL for those that are not in it."""
 
     def __init__(
-        self, group: SyncGroup | Comm | None, parent: Comm | None, dims: Sequence[int], periods: Sequence[bool]
+        self, group: SyncGroup | Comm | None, parent: Comm | None, dims: Sequence[int], periods: Sequence[int]
     ) -> None:
         super().__init__(group, parent)
-        self._dims, self._periods = list(dims), [bool(each) for each in periods]
+        self._dims, self._periods = list(dims), [int(bool(each)) for each in periods]
 
     @property
     def dims(self) -> list[int]:
@@ -27,8 +27,8 @@ class Cartcomm(Intracomm):
         return list(self._dims)
 
     @property
-    def periods(self) -> list[bool]:
-        """Whether each axis is closed to a ring."""
+    def periods(self) -> list[int]:
+        """Whether each axis is closed to a ring, 1 or 0."""
         return list(self._periods)
 
     @property
@@ -48,11 +48,11 @@ class Cartcomm(Intracomm):
         return len(self._dims)
 
     @property
-    def topo(self) -> tuple[list[int], list[bool], list[int]]:
+    def topo(self) -> tuple[list[int], list[int], list[int]]:
         """(dims, periods, coords)."""
         return self.dims, self.periods, self.coords
 
-    def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
+    def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
         """(dims, periods, coords)."""
         return self.topo
 
