@@ -106,6 +106,10 @@ class PeerLostError(AiocollError, ConnectionError):
     it ran, ``operation`` what waited for it here (empty: nothing did).
     """
 
+    host: str
+    pid: int
+    operation: str
+
     def __init__(
         self, *args: object, host: str = "", pid: int = 0, operation: str = "", **where: Unpack[Where]
     ) -> None:
@@ -119,6 +123,9 @@ class CollectiveTimeoutError(AiocollError, TimeoutError):
     ``missing`` are the ranks of the group that have not arrived in it, ``operation`` is the call, ``elapsed`` its age
     in seconds on the rank whose deadline passed.
     """
+
+    operation: str
+    elapsed: float
 
     def __init__(self, *args: object, operation: str = "", elapsed: float = 0.0, **where: Unpack[Where]) -> None:
         super().__init__(*args, **where)

@@ -31,6 +31,7 @@ class Blocks:
     """The blocks of all owners in pieces, mine among them with room for the other ranks' operands."""
 
     __slots__ = ("_ch", "_op", "_out", "_parts", "_rooms", "_under_way", "blocks", "pieces")
+    blocks: Sequence[Array]
 
     def __init__(self, ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
         self._ch, self.blocks, self._op, self._out = ch, blocks, op, out
@@ -38,7 +39,7 @@ class Blocks:
         nbytes = max(min(BLOCK_BYTES, ROOM_BYTES // ((1 + AHEAD) * max(ch.size - 1, 1))), BLOCK_BYTES_MIN)
         length = max(nbytes // max(mine.itemsize, 1), 1)
         self._parts = [owner.blocks_of(len(block), length) for block in blocks]
-        self.pieces = max(len(parts) for parts in self._parts)
+        self.pieces: int = max(len(parts) for parts in self._parts)
         longest = mine[self._parts[ch.rank][0]]
         self._rooms = [[ch.scratch(longest) for _ in range(ch.size - 1)] for _ in range(min(self.pieces, 1 + AHEAD))]
         self._under_way: deque[list[Awaitable[None]]] = deque()

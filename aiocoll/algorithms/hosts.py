@@ -10,6 +10,8 @@ their shares between the hosts at the same time (Bayatpour et al. 2017 call it D
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from aiocoll.algorithms.channel import Array, Channel
@@ -24,13 +26,13 @@ class Near:
     __slots__ = ("across", "home", "islands", "lanes", "local", "place")
 
     def __init__(self, ch: Channel, *, one_lane: bool = False) -> None:
-        self.islands = ch.islands
-        self.home = next(i for i, island in enumerate(self.islands) if ch.rank in island)
-        self.place = self.islands[self.home].index(ch.rank)
-        self.lanes = 1 if one_lane else min(len(island) for island in self.islands)
-        self.local = ch.narrow(self.islands[self.home])
+        self.islands: Sequence[Sequence[int]] = ch.islands
+        self.home: int = next(i for i, island in enumerate(self.islands) if ch.rank in island)
+        self.place: int = self.islands[self.home].index(ch.rank)
+        self.lanes: int = 1 if one_lane else min(len(island) for island in self.islands)
+        self.local: Channel = ch.narrow(self.islands[self.home])
         lane = self.place if self.place < self.lanes else 0
-        self.across = ch.narrow([island[lane] for island in self.islands])
+        self.across: Channel = ch.narrow([island[lane] for island in self.islands])
 
     def __repr__(self) -> str:
         return f"<Near place {self.place} of island {self.home} of {self.islands}, {self.lanes} lanes>"

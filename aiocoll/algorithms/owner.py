@@ -60,7 +60,7 @@ class Fold:
     def __init__(self, ch: Channel, op: Op, dtype: np.dtype[Any], longest: int) -> None:
         self._ch, self._op = ch, op
         self._below: Array | None = None
-        self.narrow = is_narrow(dtype) and op.work_dtype(dtype) != dtype
+        self.narrow: bool = is_narrow(dtype) and op.work_dtype(dtype) != dtype
         if self.narrow and longest:
             step = min(longest, BLOCK)
             self._sum, self._wide = (ch.borrow(4 * step).view(np.float32) for _ in range(2))

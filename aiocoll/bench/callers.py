@@ -56,6 +56,9 @@ class Caller(Protocol):
 class Blocking:
     """Calls that block: those of the facade where it is given and has the form, else the blocking group's."""
 
+    group: SyncGroup
+    facade: Any
+
     awaited = False
 
     def __init__(self, group: SyncGroup, facade: Any = None) -> None:

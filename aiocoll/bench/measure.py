@@ -32,7 +32,7 @@ class Watch:
     """Hears which algorithm serves a call: reductions and barriers say so."""
 
     def __init__(self) -> None:
-        self.algorithm = ""
+        self.algorithm: str = ""
         self._remove = observe.listen(self._heard)
 
     def __repr__(self) -> str:

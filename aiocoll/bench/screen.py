@@ -28,7 +28,7 @@ class Screen:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._of = ""
-        self.report = Report({})
+        self.report: Report = Report({})
 
     def __repr__(self) -> str:
         return f"Screen({self._form}, {len(self.report.rows)} rows)"

@@ -20,8 +20,8 @@ class Scratch:
     __slots__ = ("_free", "held_bytes", "limit_bytes")
 
     def __init__(self, limit_bytes: int = 64 << 20) -> None:
-        self.limit_bytes = limit_bytes
-        self.held_bytes = 0
+        self.limit_bytes: int = limit_bytes
+        self.held_bytes: int = 0
         self._free: dict[int, list[Bytes]] = {}
 
     def get(self, nbytes: int) -> Bytes:

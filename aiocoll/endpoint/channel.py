@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..ops import Op
     from ..transport.shm.stamp import Stamp
+    from .core import Endpoint
     from .scope import Scope
 
 _LENGTH: Final = struct.Struct("<H")
@@ -54,6 +55,12 @@ class Call:
         "looked", "number", "ready", "received", "result", "said", "scope", "sendings", "sent", "stamps", "timeout",
         "wanted",
     )  # fmt: skip
+    scope: Scope
+    endpoint: Endpoint
+    number: int
+    description: str
+    greeting: bytes
+    began: float
 
     def __init__(
         self, scope: Scope, number: int, label: str, description: str, timeout: float,
@@ -63,14 +70,14 @@ class Call:
         self._label = label
         """Without a number for calls that are used again."""
         self.description, self.greeting = description, greeting_of(description)
-        self.said = (scope.id, label, description)
+        self.said: tuple[int, str, str] = (scope.id, label, description)
         """What the flight recorder keeps of it, beside its number."""
-        self.timeout = timeout
+        self.timeout: float = timeout
         self._deadline = self.began = 0.0
         self.error: BaseException | None = None
-        self.compared = False
+        self.compared: bool = False
         """Whether what came before it has been looked at for calls of another kind."""
-        self.looked = False
+        self.looked: bool = False
         """Whether it has waited long, and asked why."""
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
@@ -82,7 +89,7 @@ class Call:
         """Where its channel goes when it is over, to be used again."""
         self.result: Any = None
         """What the caller of a ready call gets."""
-        self.stamps = stamps
+        self.stamps: dict[tuple[int, int], Stamp | None] | None = stamps
         """What the frames of such calls have in common, by step and payload bytes, where many such calls come."""
 
     def __repr__(self) -> str:
@@ -177,6 +184,10 @@ class Channel(Private):
     """One call's slice of the endpoint: ``rank`` and ``size``, and the verbs."""
 
     __slots__ = ("call", "rank", "ranks", "size")
+    call: Call
+    ranks: tuple[int, ...]
+    rank: int
+    size: int
 
     def __init__(self, call: Call, ranks: tuple[int, ...], rank: int) -> None:
         self.call, self.ranks, self.rank, self.size = call, ranks, rank, len(ranks)

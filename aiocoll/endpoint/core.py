@@ -83,6 +83,9 @@ class PeerSink:
     """Takes the frames of one peer."""
 
     __slots__ = ("endpoint", "inbox", "peer")
+    endpoint: Endpoint
+    inbox: Inbox
+    peer: int
 
     def __init__(self, endpoint: Endpoint, peer: int) -> None:
         self.endpoint, self.inbox, self.peer = endpoint, endpoint.inbox, peer
@@ -117,6 +120,14 @@ class PeerSink:
 class Endpoint(Waiting):
     """One rank's links and the matching of what arrives with what is wanted."""
 
+    rank: int
+    members: tuple[Member, ...]
+    loop: asyncio.AbstractEventLoop
+    transport: Transport
+    settings: Settings
+
+    size: int
+
     def __init__(
         self,
         rank: int,
@@ -129,21 +140,21 @@ class Endpoint(Waiting):
         self.loop, self.transport, self.settings = loop, transport, settings
         self.inline = False
         """True while a blocking driver steps the coroutines: verbs may spin, and nobody else needs the loop."""
-        self.spin_seconds = 0.0
+        self.spin_seconds: float = 0.0
         self.interrupted = False
         self.memory: ShmTransport | None = getattr(transport, "memory", None)
         """The links through shared memory, if there are any."""
         self.scopes: dict[int, Scope] = {}
         self.parked: dict[Operation, None] = {}
-        self.segments = Scratch()
-        self.waited_seconds = 0.0
-        self.closed = False
-        self.inbox = Inbox(self)
-        self.failure = Failure(self)
-        self.stalls = Stalls(self, settings.stall_seconds)
-        self.flight = Flight()
+        self.segments: Scratch = Scratch()
+        self.waited_seconds: float = 0.0
+        self.closed: bool = False
+        self.inbox: Inbox = Inbox(self)
+        self.failure: Failure = Failure(self)
+        self.stalls: Stalls = Stalls(self, settings.stall_seconds)
+        self.flight: Flight = Flight()
         """What happened here last."""
-        self.world = 0
+        self.world: int = 0
         """The group that this connection was made for."""
         self.trace: Source | None = None
         """Who writes down what is known here when a group breaks."""

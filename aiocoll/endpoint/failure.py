@@ -46,10 +46,10 @@ class Failure(Losses, Refusals, Lateness):
         Losses.__init__(self)
         Lateness.__init__(self)
         self.endpoint = endpoint
-        self.agreement = Agreement(endpoint)
+        self.agreement: Agreement = Agreement(endpoint)
         self._early: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._early_refusals: dict[tuple[int, int], dict[str, Any]] = {}
-        self.bad_news = False
+        self.bad_news: bool = False
         """Whether any group has broken here."""
 
     def __repr__(self) -> str:

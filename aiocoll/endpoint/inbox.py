@@ -39,6 +39,10 @@ class Arrival:
     """Data that came before its receive was posted; later the stand-in for the receive that takes it."""
 
     __slots__ = ("_data", "_forward", "_position", "length", "meta", "offered", "price")
+    meta: bytes
+    length: int
+    offered: bool
+    price: int
 
     def __init__(self, meta: bytes, length: int, *, offered: bool) -> None:
         self.meta, self.length, self.offered = meta, length, offered
@@ -74,6 +78,9 @@ class Arrival:
 class Inbox:
     """Matches the frames of all peers with the receives of all calls."""
 
+    unreceived: list[int]
+    owed: list[int]
+
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.expected: dict[Key, Receive] = {}
@@ -86,8 +93,8 @@ class Inbox:
         self._early: dict[int, Mailbox] = {}
         size = endpoint.size
         self.unreceived, self._held, self.owed = [0] * size, [0] * size, [0] * size
-        self.bound = endpoint.settings.unreceived_bytes_max
-        self.credit_step = max(self.bound // 16, 1)
+        self.bound: int = endpoint.settings.unreceived_bytes_max
+        self.credit_step: int = max(self.bound // 16, 1)
 
     def __repr__(self) -> str:
         return f"<Inbox: {len(self.expected)} expected, {len(self.arrived)} arrived, {len(self.offers)} offers>"

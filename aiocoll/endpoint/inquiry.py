@@ -16,6 +16,7 @@ from .news import absentees, called
 if TYPE_CHECKING:
     from .channel import Call
     from .failure import Failure
+    from .scope import Scope
 
 _ANSWER_SECONDS: Final = 0.5
 
@@ -25,14 +26,18 @@ class Inquiry:
     asked: if they made another call, waiting for them is in vain. With ``then`` that hears the answers, and nothing
     ends."""
 
+    failure: Failure
+    number: int
+    subject: Call | MessageSend | MessageReceive
+
     def __init__(
         self, failure: Failure, number: int, subject: Call | MessageSend | MessageReceive,
         peers: list[int] | None = None, then: Callable[[Inquiry], None] | None = None,
     ) -> None:  # fmt: skip
         self.failure, self.number, self.subject = failure, number, subject
-        self.scope = subject.scope
-        self.final = peers is None
-        self.peers = self.scope.others() if peers is None else peers
+        self.scope: Scope = subject.scope
+        self.final: bool = peers is None
+        self.peers: list[int] = self.scope.others() if peers is None else peers
         self._then = then
         self.answers: dict[int, dict[str, Any]] = {}
         self._timer: asyncio.TimerHandle | None = None

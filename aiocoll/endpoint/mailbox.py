@@ -33,7 +33,7 @@ class Mailbox:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.scope: Scope | None = None  # messages may come before this rank has made its group
-        self.wanted = Wanted()
+        self.wanted: Wanted = Wanted()
         self.taking: dict[MessageReceive, None] = {}
         """Receives whose message is not whole yet."""
         self.kept: dict[tuple[int, int, int], deque[Message]] = {}

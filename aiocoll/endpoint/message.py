@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 TAG_MASK: Final = (1 << 64) - 1
-by_order = attrgetter("order")
+by_order: Callable[[Any], int] = attrgetter("order")
 
 
 class Message:
@@ -34,15 +34,22 @@ class Message:
         "_position", "_view", "data", "direct", "held", "kind", "length", "mailbox", "meta", "offered", "order",
         "receive", "source", "step", "tag", "whole",
     )  # fmt: skip
+    mailbox: Mailbox
+    source: int
+    tag: int
+    step: int
+    kind: int
+    meta: bytes
+    length: int
 
     def __init__(self, mailbox: Mailbox, source: int, tag: int, step: int, meta: bytes, length: int) -> None:
         self.mailbox, self.source, self.tag, self.step = mailbox, source, tag, step
         self.kind, self.meta, self.length = meta[0], meta[1:], length
-        self.order = mailbox.next_order()
-        self.offered = False
-        self.whole = False
-        self.direct = False
-        self.held = 0
+        self.order: int = mailbox.next_order()
+        self.offered: bool = False
+        self.whole: bool = False
+        self.direct: bool = False
+        self.held: int = 0
         """What it counts against the bound while it is kept."""
         self.data: NDArray[Any] | None = None
         self.receive: MessageReceive | None = None
@@ -97,12 +104,16 @@ class MessageSend(Outgoing):
     """A send whose payload is not with the kernel yet."""
 
     __slots__ = ("began", "key", "scope", "tag", "timeout")
+    scope: Scope
+    tag: int
+    began: float
+    timeout: float
 
     def __init__(self, scope: Scope, peer: int, tag: int, step: int, timeout: float) -> None:
         now = scope.endpoint.loop.time()
         super().__init__(scope.endpoint, peer, now + timeout)
         self.scope, self.tag, self.began, self.timeout = scope, tag, now, timeout
-        self.key = (peer, frame.MESSAGE, scope.id, tag & TAG_MASK, step)
+        self.key: tuple[int, int, int, int, int] = (peer, frame.MESSAGE, scope.id, tag & TAG_MASK, step)
 
     def describe(self) -> str:
         return f"send to rank {self.scope.index.get(self.peer)} with tag {self.tag}"
@@ -118,6 +129,13 @@ class MessageReceive(Operation):
     """A receive of one message; ``fit(meta, length)`` says where it goes, or raises MismatchError."""
 
     __slots__ = ("began", "fact", "fit", "kind", "message", "order", "scope", "source", "tag", "timeout")
+    scope: Scope
+    source: int | None
+    tag: int | None
+    kind: int
+    fit: Callable[[bytes, int], NDArray[Any] | None]
+    began: float
+    timeout: float
 
     def __init__(
         self, scope: Scope, source: int | None, tag: int | None, kind: int, timeout: float,
@@ -130,7 +148,7 @@ class MessageReceive(Operation):
         self.message: Message | None = None
         self.fact: Any = None
         """What the flight recorder keeps of it."""
-        self.order = scope.mailbox.next_order()
+        self.order: int = scope.mailbox.next_order()
 
     def describe(self) -> str:
         source = "any rank" if self.source is None else f"rank {self.scope.index.get(self.source)}"

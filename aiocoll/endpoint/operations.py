@@ -43,13 +43,16 @@ class Operation:
     """A send or receive that may still be under way; awaiting it gives its value or raises its error."""
 
     __slots__ = ("deadline", "done", "endpoint", "error", "peer", "value", "waiter")
+    endpoint: Endpoint
+    peer: int
+    deadline: float
 
     call: Call | None = None
     """The collective call that it belongs to, if any."""
 
     def __init__(self, endpoint: Endpoint, peer: int, deadline: float) -> None:
         self.endpoint, self.peer, self.deadline = endpoint, peer, deadline
-        self.done = False
+        self.done: bool = False
         self.error: BaseException | None = None
         self.value: Any = None
         self.waiter: asyncio.Future[None] | None = None
@@ -102,7 +105,7 @@ class Outgoing(Operation):
 
     def __init__(self, endpoint: Endpoint, peer: int, deadline: float) -> None:
         super().__init__(endpoint, peer, deadline)
-        self.price = 0
+        self.price: int = 0
 
 
 class Sending(Outgoing):
@@ -141,14 +144,15 @@ class Receive(Operation):
     """A receive of known length, straight into the caller's array."""
 
     __slots__ = ("_position", "_view", "call", "drain", "key", "nbytes")
+    nbytes: int
     call: Call
 
     def __init__(self, call: Call, peer: int, step: int, nbytes: int, view: memoryview | None) -> None:
         super().__init__(call.endpoint, peer, math.inf)  # its call's, from the moment it has to wait
         self.call, self.nbytes, self._view = call, nbytes, view
-        self.key = (peer, call.scope.id, call.number, step)
+        self.key: tuple[int, int, int, int] = (peer, call.scope.id, call.number, step)
         self._position = 0
-        self.drain = False
+        self.drain: bool = False
 
     def describe(self) -> str:
         return f"{self.call.label} from world rank {self.peer}"
@@ -190,6 +194,7 @@ class Take(Receive):
     """A receive of unknown length; its value is (meta, data)."""
 
     __slots__ = ("_data", "_meta", "_place")
+    value: Any
 
     def __init__(
         self, call: Call, peer: int, step: int, place: Callable[[bytes, int], NDArray[np.uint8]] | None

@@ -40,7 +40,7 @@ class Waiter(Operation):
 
     def __init__(self, recovery: Recovery) -> None:
         super().__init__(recovery.scope.endpoint, -1, math.inf)  # the call keeps its own time
-        self.recovery = recovery
+        self.recovery: Recovery = recovery
 
     def describe(self) -> str:
         return self.recovery.label
@@ -49,17 +49,26 @@ class Waiter(Operation):
 class Recovery(Leading):
     """One rank's part in one such call. ``outcome`` is None until it is over."""
 
+    scope: Scope
+    wish: Wish
+    joins: dict[int, dict[str, Any]]
+    me: int
+
+    agreement: Agreement
+    number: int
+    cancelled: str
+
     def __init__(
         self, agreement: Agreement, scope: Scope, number: int, wish: Wish, joins: dict[int, dict[str, Any]]
     ) -> None:
         Leading.__init__(self)
         self.agreement, self.scope, self.number, self.wish, self.joins = agreement, scope, number, wish, joins
         self._endpoint, self.me = scope.endpoint, scope.endpoint.rank
-        self.pause = scope.endpoint.settings.recovery_seconds
-        self.began = scope.endpoint.loop.time()
-        self.until = self.began + wish.seconds
+        self.pause: float = scope.endpoint.settings.recovery_seconds
+        self.began: float = scope.endpoint.loop.time()
+        self.until: float = self.began + wish.seconds
         self.outcome: Outcome | None = None
-        self.waiter = Waiter(self)
+        self.waiter: Waiter = Waiter(self)
         self.cancelled = self.refused = ""
         self._silent = {scope.ranks[rank] for rank in scope.broken.missing} if scope.broken is not None else set()
         """Those whom the group broke waiting for, until they give a sign of life: they get a short time only."""
@@ -69,7 +78,7 @@ class Recovery(Leading):
         self._left: set[int] = set()
         self._sure: list[int] | None = None
         """Who was known to be dead when this rank first gave somebody up."""
-        self.leader = -1
+        self.leader: int = -1
         self._since = self.began
         """When this rank turned to its present leader, be it itself."""
         self._asked_at: float | None = None

@@ -62,13 +62,18 @@ class Over:
 class Scope:
     """A group as the endpoint sees it: ``id`` on the wire, ``ranks`` (world ranks in group order), ``rank`` (mine)."""
 
+    endpoint: Endpoint
+    id: int
+    ranks: tuple[int, ...]
+    label: str
+
     def __init__(self, endpoint: Endpoint, id: int, ranks: tuple[int, ...], label: str) -> None:
         self.endpoint, self.id, self.ranks, self.label = endpoint, id, ranks, label
-        self.index = {world: rank for rank, world in enumerate(ranks)}
-        self.rank = self.index[endpoint.rank]
-        self.size = len(ranks)
+        self.index: dict[int, int] = {world: rank for rank, world in enumerate(ranks)}
+        self.rank: int = self.index[endpoint.rank]
+        self.size: int = len(ranks)
         self.calls: dict[int, Call] = {}
-        self.over = Over()
+        self.over: Over = Over()
         """Calls that ended here, and as what: late frames of a failed call are dropped, others are a mismatch."""
         self.failed: dict[int, None] = {}
         self.refused: dict[int, BaseException] = {}
@@ -90,7 +95,7 @@ class Scope:
         self.closed = False
         self.patient = False
         """Whether calls that wait for long are as they should be, here: nobody speaks of a stall."""
-        self.troubled = False
+        self.troubled: bool = False
         """Whether calls must look at what has happened before they begin."""
         self.told: set[int] = set()
         """World ranks that know that this group is broken."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .channel import Call
     from .core import Endpoint
 
-log = logging.getLogger("aiocoll.stall")
+log: logging.Logger = logging.getLogger("aiocoll.stall")
 _ABOUT_NOW: Final = 1e-3
 
 
@@ -28,8 +28,8 @@ class Stalls:
 
     def __init__(self, endpoint: Endpoint, seconds: float) -> None:
         self.endpoint = endpoint
-        self.seconds = seconds or math.inf
-        self.idle = self.seconds < math.inf
+        self.seconds: float = seconds or math.inf
+        self.idle: bool = self.seconds < math.inf
         """Whether nobody looks, and somebody should as soon as anything sleeps."""
         self.told: dict[Call | MessageSend | MessageReceive, bool] = {}
         """The calls that are known to stall, and whether the log says so already."""

@@ -53,6 +53,13 @@ class Group(Reductions, Messages, Recoveries, Growing):
     group.
     """
 
+    rank: int
+    size: int
+    ranks: tuple[int, ...]
+    new_ranks: tuple[int, ...]
+    local_rank: int
+    local_size: int
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -73,7 +80,7 @@ class Group(Reductions, Messages, Recoveries, Growing):
         self._subgroups: dict[Any, int] = {} if subgroups is None else subgroups
         self._root = 0
         self.timeout = timeout
-        self.name = scope.label
+        self.name: str = scope.label
         self.rank, self.size = scope.rank, scope.size
         members = [endpoint.members[world] for world in scope.ranks]
         self.ranks, self.new_ranks = tuple(member.number for member in members), new_ranks

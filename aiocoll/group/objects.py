@@ -33,8 +33,8 @@ class Dumped:
     __slots__ = ("nbytes", "parts")
 
     def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
-        self.parts = parts
-        self.nbytes = sum(map(len, parts))
+        self.parts: Sequence[bytes | memoryview] = parts
+        self.nbytes: int = sum(map(len, parts))
 
     def __repr__(self) -> str:
         return f"<Dumped {self.nbytes} bytes>"

@@ -30,11 +30,14 @@ _PILED_UP_MAX: Final = 2
 class Lineage:
     """Everything that grew out of one connect(): its connections, the groups that own them, and what outlives each."""
 
+    loop: asyncio.AbstractEventLoop
+    admission: Admission | None
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, end: Shut | None = None, admission: Admission | None = None
     ) -> None:
         self.loop, self.admission = loop, admission
-        self.over = False
+        self.over: bool = False
         """Whether nothing of it is open any more."""
         self.kept: Group | None = None
         """The first group, or what followed it last, for an ``async with`` that closes it whoever has dropped it."""
@@ -112,11 +115,13 @@ class Lineage:
 class Connection:
     """One endpoint, and what it takes to close it: ``shut`` cuts its links, ``part`` tells the store."""
 
+    endpoint: Endpoint
+
     def __init__(
         self, endpoint: Endpoint, shut: Shut, lineage: Lineage | None = None, *, part: Shut | None = None
     ) -> None:
         self.endpoint, self._shut, self._part = endpoint, shut, part
-        self.lineage = Lineage(endpoint.loop) if lineage is None else lineage
+        self.lineage: Lineage = Lineage(endpoint.loop) if lineage is None else lineage
         self._owners = 0
         self._closed = False
         self._pid = os.getpid()

@@ -36,6 +36,8 @@ class Packed:
     """One array ready to travel: its description and its bytes."""
 
     __slots__ = ("_bytes", "_fortran", "array", "meta", "scalar")
+    array: Array
+    scalar: bool
 
     def __init__(self, x: Any, what: str, rank: int) -> None:
         self.array, self.scalar = array, _ = as_array(x, what=what, rank=rank)
@@ -46,7 +48,7 @@ class Packed:
             self.bytes_now()
         try:
             # An array without axes has no order: Fortran's stands for a number, which comes back as a NumPy scalar.
-            self.meta = describe(native(array.dtype), array.shape, self._fortran or self.scalar)
+            self.meta: bytes = describe(native(array.dtype), array.shape, self._fortran or self.scalar)
         except UsageError as error:
             raise UsageError(f"{what} on rank {rank}: {error}") from error
         if len(self.meta) > _META_BYTES_MAX:

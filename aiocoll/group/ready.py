@@ -20,6 +20,8 @@ READY_MAX: Final = 256
 class Forks:
     """How often this process has become another: what was made before belongs to its parent."""
 
+    count: int
+
     count = 0
 
     @classmethod
@@ -35,20 +37,24 @@ class Ready:
     """One kind of call: its description, its coroutine, and a channel that was used before."""
 
     __slots__ = ("collective", "description", "kept", "made", "meta", "number", "run", "scope", "spare", "stamps")
+    scope: Scope
+    collective: str
+    description: str
+    run: Callable[..., Coroutine[Any, Any, Any]]
 
     def __init__(
         self, scope: Scope, collective: str, description: str, run: Callable[..., Coroutine[Any, Any, Any]],
         meta: bytes,
     ) -> None:  # fmt: skip
-        self.meta = meta
+        self.meta: bytes = meta
         """What describes the data, where it travels with them."""
         self.scope, self.collective, self.description, self.run = scope, collective, description, run
         self.spare: Channel | None = None
         self.kept: list[list[Any]] = []
         """Memory of arrays that calls before gave, and that their owners may have dropped."""
         self.stamps: dict[tuple[int, int], Stamp | None] = {}
-        self.made = 0
-        self.number = 0
+        self.made: int = 0
+        self.number: int = 0
 
     def __repr__(self) -> str:
         return f"<Ready {self.description}, {self.made} calls made>"

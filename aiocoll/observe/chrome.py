@@ -22,7 +22,7 @@ class ChromeTrace(Sink):
     """Writes facts to `path` while it listens; a context manager. `clock` gives seconds and may be a loop's `time`."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.path = pathlib.Path(path)
+        self.path: pathlib.Path = pathlib.Path(path)
         self._clock = clock
         self._file: TextIO | None = None
         super().__init__()

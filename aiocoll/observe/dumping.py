@@ -37,6 +37,8 @@ class Source:
     """One connection of this process that can be dumped. ``snapshot(why, facts=)`` gives its state as plain data, with
     or without the facts of ``flight``; ``directory`` ("" for none) is where dumps go."""
 
+    directory: str
+
     def __init__(self, snapshot: Callable[..., dict[str, Any]], flight: Flight, directory: str) -> None:
         self._snapshot, self._flight, self.directory = snapshot, flight, directory
         self._pending: tuple[dict[str, Any], list[Any]] | None = None

@@ -34,7 +34,7 @@ class Flight:
         self._kept: deque[Entry | tuple[float, str, dict[str, Any]]] = deque(maxlen=limit)
         self.record: Callable[[Entry], None] = self._kept.append
         """Takes one entry; for those who cannot afford more than that."""
-        self.clock = clock
+        self.clock: Callable[[], float] = clock
         self.groups: dict[int, str] = {}
         """The names of the groups that were entered, by their numbers on the wire."""
 

@@ -33,7 +33,7 @@ class Recorder(Sink):
         self._kept: deque[Fact] = deque(maxlen=limit)
         self._clock = clock
         super().__init__()
-        self.seen = 0
+        self.seen: int = 0
 
     def __repr__(self) -> str:
         state = "listening" if self.listening else "stopped"

@@ -35,6 +35,9 @@ _HOPS = 1
 class Beacon:
     """One open mouth and ear at a multicast address; all of it is synchronous and never blocks."""
 
+    group: str
+    port: int
+
     def __init__(self, address: tuple[Any, ...], *, secret: bytes, job: str) -> None:
         self.group, self.port = str(address[0]), int(address[1])
         self._family = socket.AF_INET6 if ":" in self.group else socket.AF_INET
@@ -43,7 +46,7 @@ class Beacon:
         self._mouths: list[socket.socket] = []
         self.strangers: dict[str, str] = {}
         """Source address to what was wrong with what it sent; bounded."""
-        self.ear = socket.socket(self._family, socket.SOCK_DGRAM)
+        self.ear: socket.socket = socket.socket(self._family, socket.SOCK_DGRAM)
         try:
             self._open()
         except BaseException:

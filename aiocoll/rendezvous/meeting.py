@@ -14,7 +14,7 @@ from aiocoll.store.base import Store
 
 LEAVE_SECONDS_MAX = 5.0
 
-log = logging.getLogger("aiocoll.rendezvous")
+log: logging.Logger = logging.getLogger("aiocoll.rendezvous")
 
 Cleanup = Callable[[], Awaitable[None]]
 Inquest = Callable[[int], Awaitable[bool | None]]
@@ -29,6 +29,14 @@ class Meeting:
     certainly ended and never said that it leaves; False, it left; None, neither. ``grown``: it is no meeting of the
     scheme's, but grew out of one, whose store it uses.
     """
+
+    rank: int
+    size: int
+    world: int
+    members: list[dict[str, Any]]
+    store: Store
+    where: str
+    grown: bool
 
     def __init__(
         self,
@@ -48,7 +56,7 @@ class Meeting:
     ) -> None:
         self.rank, self.size, self.world, self.members = rank, size, world, members
         self.store, self.where, self.grown = store, where, grown
-        self.base = store if base is None else base
+        self.base: Store = store if base is None else base
         """The whole store, in which newcomers wait."""
         self.lobby = ""
         """The name under which they do."""

@@ -30,8 +30,8 @@ class Rounds:
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
-        self.path = f"aiocoll/{shortened(name)}"
-        self.number = 0
+        self.path: str = f"aiocoll/{shortened(name)}"
+        self.number: int = 0
         self._birth = ""
 
     def __repr__(self) -> str:

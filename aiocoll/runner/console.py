@@ -33,7 +33,7 @@ class FileSink:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.tty = os.isatty(fd)
+        self.tty: bool = os.isatty(fd)
 
     def __repr__(self) -> str:
         return f"FileSink({self._fd}, tty={self.tty})"

@@ -55,6 +55,11 @@ class Attempt:
     A replacement belongs to `Processes` of its own; ``_owners`` tells whose each rank's present process is.
     """
 
+    console: Console
+    size: int
+    grace: float
+    failure_grace: float
+
     def __init__(
         self,
         processes: Processes,
@@ -69,19 +74,19 @@ class Attempt:
         traces: Traces | None = None,
     ) -> None:
         self.console, self.size = console, size
-        self.ranks = list(ranks)
-        self.verdict = Verdict(on_failure)
+        self.ranks: list[int] = list(ranks)
+        self.verdict: Verdict = Verdict(on_failure)
         self.grace, self.failure_grace = grace, failure_grace
         self.stopped: int | None = None
         """The exit code of whoever ended the job from outside: a signal, the deadline, another runner."""
         self.results: dict[int, bytearray] = {rank: bytearray() for rank in ranks}
-        self.host = socket.gethostname()
+        self.host: str = socket.gethostname()
         self.on_ending: Callable[[], None] = lambda: None
         """Called when a rank has failed or the job was stopped, before the other ranks are ended."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when a rank has ended, been replaced, handed something back, or said something of itself."""
         self.replacements: Replacements | None = None
-        self.logs = dict(logs or {})
+        self.logs: dict[tuple[int, str], IO[bytes]] = dict(logs or {})
         self.traces = traces
         self._began = self._ended_at = time.time()
         self._lines = {(rank, stream): LineBuffer() for rank in ranks for stream in STREAMS}

@@ -76,7 +76,7 @@ class Node:
             self._coordinator = Coordinator(options, self._store, self._end_of_all, say)
             self._coordinating = asyncio.ensure_future(self._coordinator.run())
             server.on_process_gone = self._coordinator.process_gone
-        self.host = socket.gethostname()
+        self.host: str = socket.gethostname()
 
     def __repr__(self) -> str:
         return f"Node({self.rank} of {nnodes_text(self._options)} at {self._options.rdzv})"

@@ -42,7 +42,7 @@ class Signals:
         self.attempt: Attempt | None = None
         self.stopped: int | None = None
         """The exit code that the first such signal means."""
-        self.arrived = _event()
+        self.arrived: asyncio.Event = _event()
 
     def __enter__(self) -> Signals:
         for number in STOPPING:

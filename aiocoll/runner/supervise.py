@@ -26,6 +26,9 @@ from aiocoll.store.server import StoreServer
 class Supervisor:
     """One run of ``aiocoll run`` (or of `launch`, without signals) on this host."""
 
+    options: Options
+    recipe: Recipe
+
     def __init__(self, options: Options, recipe: Recipe, console: Console) -> None:
         self.options, self.recipe, self._console = options, recipe, console
         self._deadline = math.inf

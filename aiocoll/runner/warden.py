@@ -43,6 +43,11 @@ class Spawn:
     """What one rank is started with; ``fds`` are its stdin, stdout, stderr (-1 is /dev/null), ``keep`` the rest."""
 
     __slots__ = ("argv", "env", "fds", "keep", "rank")
+    rank: int
+    argv: list[str]
+    env: dict[str, str]
+    fds: list[int]
+    keep: list[int]
 
     def __init__(
         self, rank: int, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int], keep: Sequence[int]
@@ -135,13 +140,16 @@ def tie_to_my_life(read_end: int, group: int) -> None:
 class Warden:
     """One attempt of one runner: see the module's docstring."""
 
+    control: int
+    scratch: str
+
     def __init__(self, control: int, scratch: str = "") -> None:
         self.control, self.scratch = control, scratch
         self.pids: dict[int, int] = {}  # rank -> pid, while it lives
         self.left: dict[int, float] = {}  # pid of an ended rank whose session is still to be swept -> when it ended
         self.runner_gone: float | None = None
         self.all_ended: float | None = None
-        self.unread = b""
+        self.unread: bytes = b""
 
     def __repr__(self) -> str:
         return f"Warden(pids={self.pids}, left={list(self.left)}, runner_gone={self.runner_gone})"

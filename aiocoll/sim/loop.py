@@ -30,8 +30,8 @@ class SimLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self, seed: int = 0, on_deadlock: Callable[[], None] | None = None) -> None:
-        self.now = 0.0
-        self.random = random.Random(seed)
+        self.now: float = 0.0
+        self.random: random.Random = random.Random(seed)
         self.on_deadlock = on_deadlock
         self.steps = 0
         self.before_step: dict[int, Callable[[], None]] = {}

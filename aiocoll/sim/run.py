@@ -67,6 +67,13 @@ class Simulation:
     `lost_seconds` is how long a link over which nothing passes is kept. Without `goodbye` no rank closes its world at
     the end of its program (which may do so itself)."""
 
+    size: int
+    seed: int
+    timeout: float
+    goodbye: bool
+    now: float
+    steps: int
+
     def __init__(
         self,
         size: int,
@@ -83,10 +90,10 @@ class Simulation:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"size={size!r} of a simulation: an int of at least 1 is needed")
         self.size, self.seed, self.timeout, self.goodbye = size, seed, timeout, goodbye
-        self.faults = check_faults(faults if crash is None else crash, size)
+        self.faults: tuple[Fault, ...] = check_faults(faults if crash is None else crash, size)
         given = settings or Settings(stall_seconds=0.0)  # whoever wants reports of calls that wait says so
-        self.settings = replace(given, spin_seconds=0.0, look_seconds=math.inf, breath_seconds=0.0)
-        self.network = Network(size, generator=random.Random(f"network {seed}"), **network)
+        self.settings: Settings = replace(given, spin_seconds=0.0, look_seconds=math.inf, breath_seconds=0.0)
+        self.network: Network = Network(size, generator=random.Random(f"network {seed}"), **network)
         self.now, self.steps = 0.0, 0
         self.endpoints: dict[int, Endpoint] = {}
         self._switch = Switch()

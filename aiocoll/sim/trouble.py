@@ -27,6 +27,13 @@ Pair = tuple[int, int]
 class Trouble:
     """The faults of one run."""
 
+    faults: tuple[Fault, ...]
+    network: Network
+    switch: Switch
+    lost_seconds: float
+    loop: SimLoop
+    ranks: Ranks
+
     def __init__(
         self, faults: tuple[Fault, ...], network: Network, switch: Switch, lost_seconds: float, seed: int
     ) -> None:

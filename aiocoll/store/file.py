@@ -43,7 +43,7 @@ class FileStore(CallStore):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self._fd = -1
         self._pid = 0
         self._closed = False

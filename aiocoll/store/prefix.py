@@ -18,7 +18,7 @@ class PrefixStore(CallStore):
         self._store = store
         self._text = text
         self._closed = False
-        self.timeout = store.timeout
+        self.timeout: Any = store.timeout
 
     def __repr__(self) -> str:
         return f"<PrefixStore {self._text!r} of {self._store!r}>"

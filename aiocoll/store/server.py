@@ -29,7 +29,7 @@ LOG_LINES_MAX = 200
 LOG_WINDOW_SECONDS = 10.0
 PENDING_PER_CLIENT_MAX = 10_000
 
-log = logging.getLogger("aiocoll.store")
+log: logging.Logger = logging.getLogger("aiocoll.store")
 
 # Tells a client of this very process apart from others; a forked child has another pid.
 PROCESS_TOKEN = secrets.token_hex(8)

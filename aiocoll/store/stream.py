@@ -36,6 +36,10 @@ class Stream:
     ``closed`` gets why: an AiocollError, an OSError, or None when this side closed.
     """
 
+    loop: asyncio.AbstractEventLoop
+    sock: socket.socket
+    hello: ClientHello | ServerHello
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -50,9 +54,9 @@ class Stream:
         sock.setblocking(False)
         _tune(sock)
         self.loop, self.sock, self.hello = loop, sock, hello
-        self.peer = _name_of(sock)
-        self.is_open = False
-        self.is_closed = False
+        self.peer: str = _name_of(sock)
+        self.is_open: bool = False
+        self.is_closed: bool = False
         self._opened, self._message, self._closed = opened, message, closed
         self._message_bytes_max = message_bytes_max
         self._incoming = bytearray()

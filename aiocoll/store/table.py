@@ -37,11 +37,14 @@ class Waiter:
     """An operation that waits; ``done(value)`` is called once, from within the operation that ends the wait."""
 
     __slots__ = ("alive", "args", "done", "key", "op")
+    op: str
+    args: Sequence[Any]
+    done: Callable[[Any], None]
 
     def __init__(self, op: str, args: Sequence[Any], done: Callable[[Any], None]) -> None:
         self.op, self.args, self.done = op, args, done
-        self.key = ""
-        self.alive = True
+        self.key: str = ""
+        self.alive: bool = True
 
 
 class Table:

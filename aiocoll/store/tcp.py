@@ -39,6 +39,9 @@ class _Pending:
 class TCPStore(CallStore):
     """A connection to a `StoreServer`; made by `connect`, used on the loop that connected it."""
 
+    host: str
+    port: int
+
     def __init__(self, host: str, port: int, loop: asyncio.AbstractEventLoop) -> None:
         self.host, self.port = host, port
         self._loop = loop

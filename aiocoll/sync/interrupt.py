@@ -40,7 +40,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._drivers: dict[int, Driver] = {}
         self._installed = False
-        self.pending = False
+        self.pending: bool = False
         """Whether a Ctrl-C waits for a good moment."""
         self._since = 0.0
         self._again = False

@@ -46,6 +46,8 @@ class Faults(Protocol):
 class Pair:
     """A connection that came to the proxy, and the one that it made to the rank behind."""
 
+    closed: bool
+
     def __init__(self, dialled: socket.socket, behind: socket.socket, faults: Faults) -> None:
         self.faults = faults
         self.src: int | None = None

@@ -57,12 +57,16 @@ class InprocLink:
     __slots__ = (
         "_closed", "_ending", "_port", "_queue", "_sink", "bytes_received", "bytes_sent", "peer", "ready", "transport",
     )  # fmt: skip
+    peer: int
+    transport: str
+    bytes_sent: int
+    bytes_received: int
 
     def __init__(self, port: InprocTransport, peer: int, sink: FrameSink) -> None:
         self._port, self.peer, self._sink, self.transport = port, peer, sink, port.name
         self._queue: deque[_Frame] = deque()
         self._closed = self._ending = False
-        self.ready = True
+        self.ready: bool = True
         self.bytes_sent = self.bytes_received = 0
 
     def __repr__(self) -> str:
@@ -126,11 +130,14 @@ class Loopback:
     """The link of a rank to itself: a frame arrives while it is submitted."""
 
     __slots__ = ("_sink", "bytes_received", "bytes_sent", "peer", "ready")
+    peer: int
+    bytes_sent: int
+    bytes_received: int
     transport = "inproc"
 
     def __init__(self, peer: int, sink: FrameSink) -> None:
         self.peer, self._sink = peer, sink
-        self.ready = True
+        self.ready: bool = True
         self.bytes_sent = self.bytes_received = 0
 
     def __repr__(self) -> str:
@@ -162,13 +169,16 @@ def _hand_over(sink: FrameSink, arrived: tuple[int, int, int, int, bytes, Any]) 
 class InprocTransport:
     """One rank's port of a Switch."""
 
+    switch: Switch
+    loop: asyncio.AbstractEventLoop
+
     name = "inproc"
     turn_bytes = 0  # frames arrive whole
 
     def __init__(self, switch: Switch, loop: asyncio.AbstractEventLoop) -> None:
         self.switch, self.loop = switch, loop
-        self.rank = -1
-        self.context = contextvars.copy_context()
+        self.rank: int = -1
+        self.context: contextvars.Context = contextvars.copy_context()
         """Where what arrives here is looked at: as this rank's work, whoever sent it."""
         self.made: dict[int, InprocLink] = {}
         self._owner: Owner | None = None

@@ -12,6 +12,8 @@ class Item:
     """One queued frame: the bytes still to be sent, in order."""
 
     __slots__ = ("begun", "parts", "sent")
+    parts: list[memoryview]
+    begun: bool
 
     def __init__(self, parts: list[memoryview]) -> None:
         self.parts, self.begun = parts, False

@@ -13,10 +13,14 @@ from .base import Link, Owner, Transport
 class Routed:
     """``near`` carries the links to the ranks ``local``, ``far`` those to the others."""
 
+    near: Transport
+    far: Transport
+    local: frozenset[int]
+
     def __init__(self, near: Transport, far: Transport, local: Iterable[int]) -> None:
         self.near, self.far, self.local = near, far, frozenset(local)
         self.memory = near
-        self.name = f"{near.name}+{far.name}"
+        self.name: str = f"{near.name}+{far.name}"
 
     def __repr__(self) -> str:
         return f"<Routed {self.near!r} to {sorted(self.local)}, {self.far!r} to the others>"

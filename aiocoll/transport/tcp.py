@@ -21,18 +21,21 @@ _RETRY_SECONDS: Final = 0.2
 class TcpTransport:
     """Makes and keeps the TCP links of one endpoint; ``listener`` is a bound, listening, non-blocking socket."""
 
+    loop: asyncio.AbstractEventLoop
+    world: TcpWorld
+
     name = "tcp"
 
     def __init__(self, loop: asyncio.AbstractEventLoop, world: TcpWorld, listener: socket.socket) -> None:
         self.loop, self.world = loop, world
         self.made: dict[int, TcpLink] = {}
         self.busy: dict[int, TcpLink] = {}
-        self.tells_again = isinstance(loop, asyncio.SelectorEventLoop)
+        self.tells_again: bool = isinstance(loop, asyncio.SelectorEventLoop)
         self._owner: Owner | None = None
         self.turn_bytes = LOOP_TURN_BYTES
-        self.watch = Watch(loop, world.lost_seconds, self.made.values)
+        self.watch: Watch = Watch(loop, world.lost_seconds, self.made.values)
         self._porch = Porch(loop, world, listener, self._may_come, self._came)
-        self.closed = False
+        self.closed: bool = False
 
     def __repr__(self) -> str:
         return f"<TcpTransport rank {self.world.rank} of {self.world.size}: {len(self.made)} links>"

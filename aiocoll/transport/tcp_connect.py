@@ -319,6 +319,11 @@ class _Stranger:
 class Porch:
     """The listening socket of one rank and those who stand before the door."""
 
+    loop: asyncio.AbstractEventLoop
+    world: TcpWorld
+    may_come: Callable[[int], bool]
+    came: Callable[[int, socket.socket, bytes], bool]
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -38,6 +38,10 @@ class TcpLink:
         "_loop", "_port", "_queue", "_reader", "_socket", "_writing", "bytes_received", "bytes_sent", "dial", "ended",
         "peer", "ready", "retry", "transport",
     )  # fmt: skip
+    peer: int
+    transport: str
+    bytes_sent: int
+    bytes_received: int
 
     def __init__(self, port: TcpTransport, peer: int, sink: FrameSink) -> None:
         self._port, self._loop, self.peer, self.transport = port, port.loop, peer, port.name
@@ -47,8 +51,8 @@ class TcpLink:
         self._writing = False
         self.dial: Dial | None = None
         self.retry: asyncio.TimerHandle | None = None
-        self.ready = False
-        self.ended = False
+        self.ready: bool = False
+        self.ended: bool = False
         self.bytes_sent = self.bytes_received = 0
 
     def __repr__(self) -> str:

@@ -72,7 +72,7 @@ class NotOurs(WireError):
     """The first bytes are not aiocoll's: something else talks here. ``first`` holds at most 64 of them."""
 
     def __init__(self, first: bytes) -> None:
-        self.first = first[:STRANGE_BYTES_MAX]
+        self.first: bytes = first[:STRANGE_BYTES_MAX]
         super().__init__(f"the other side does not speak aiocoll's protocol: it sent {self.first!r}")
 
 
@@ -130,10 +130,10 @@ class _Machine:
         if not isinstance(secret, bytes):
             raise UsageError(f"hello: the secret must be bytes, not {type(secret).__name__}")
         self.me = me
-        self.done = False
+        self.done: bool = False
         self.theirs: Theirs | None = None
-        self.leftover = b""
-        self.last_words = b""
+        self.leftover: bytes = b""
+        self.last_words: bytes = b""
         self._job = job_digest(me.job)
         self._key = _key(secret, self._job)
         self._buffer = bytearray()
@@ -210,6 +210,8 @@ class _Machine:
 class ClientHello(_Machine):
     """The connecting side: send ``start()``, then feed; ``done`` as soon as the returned proof is to be sent."""
 
+    theirs: Theirs | None
+
     def __init__(self, secret: bytes, me: Identity, expect_role: int) -> None:
         super().__init__(secret, me)
         self._expect_role = expect_role
@@ -268,6 +270,8 @@ def _admit_all(theirs: Theirs) -> None:
 
 class ServerHello(_Machine):
     """The accepting side; ``admit`` sees the claim before our proof is sent and raises (best: Refused) to refuse it."""
+
+    theirs: Theirs | None
 
     def __init__(self, secret: bytes, me: Identity, admit: Callable[[Theirs], None] = _admit_all) -> None:
         super().__init__(secret, me)

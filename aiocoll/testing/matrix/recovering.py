@@ -103,8 +103,8 @@ class Recovery:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.lives = [Life(rank) for rank in range(case.size)]
-        self.simulation = Simulation(
+        self.lives: list[Life] = [Life(rank) for rank in range(case.size)]
+        self.simulation: Simulation = Simulation(
             case.size, seed=case.seed, faults=self._faults(), settings=case.settings, timeout=DEADLINE, goodbye=False,
             latency=LATENCY, jitter=case.jitter, hosts=case.hosts, lost_seconds=(2.0, 10.0)[case.seed // 5 % 2],
         )  # fmt: skip

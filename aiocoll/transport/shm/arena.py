@@ -29,6 +29,10 @@ class Arena:
     """``id`` and ``fd`` are what a peer needs to map it; ``known_to`` is kept by whoever tells them."""
 
     __slots__ = ("_map", "address", "end", "fd", "id", "idle", "known_to", "nbytes", "void")
+    id: int
+    nbytes: int
+    idle: Extents
+    void: Extents
 
     def __init__(self, number: int, nbytes: int) -> None:
         """Reserves ``nbytes`` (whole pages) of addresses, no memory. OSError when that cannot be had."""
@@ -37,7 +41,7 @@ class Arena:
         """Peers that have mapped this arena."""
         self.idle, self.void = Extents(), Extents()
         """Memory that is there and free; addresses behind which there is no memory."""
-        self.fd = os.memfd_create("aiocoll-arrays", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.fd: int = os.memfd_create("aiocoll-arrays", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, nbytes)
             self._map = mmap.mmap(self.fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -46,8 +50,8 @@ class Arena:
             os.close(self.fd)
             raise
         self.void.give(0, nbytes)
-        self.address = int(np.frombuffer(self._map, np.uint8).__array_interface__["data"][0])
-        self.end = self.address + nbytes
+        self.address: int = int(np.frombuffer(self._map, np.uint8).__array_interface__["data"][0])
+        self.end: int = self.address + nbytes
 
     def __repr__(self) -> str:
         free = f"{self.idle.nbytes} free" if self.fd >= 0 else "closed"

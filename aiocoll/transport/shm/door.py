@@ -33,9 +33,9 @@ class Door:
     """Where the other ranks of this host find this one until the island is settled; OSError when it cannot be had."""
 
     def __init__(self) -> None:
-        self.name = f"aiocoll-{secrets.token_hex(16)}"
-        self.namespace = os.stat(_NAMESPACE).st_ino
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.name: str = f"aiocoll-{secrets.token_hex(16)}"
+        self.namespace: int = os.stat(_NAMESPACE).st_ino
+        self.listener: socket.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.listener.setblocking(False)
             self.listener.bind(f"\0{self.name}")
@@ -77,6 +77,8 @@ def islands(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
 
 class Line:
     """One UNIX connection in the making; what has come over it is closed with it."""
+
+    connection: socket.socket
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
         self._loop, self.connection = loop, connection

@@ -18,7 +18,7 @@ class Extents:
         self._by_size: list[tuple[int, int]] = []
         self._begins: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self.nbytes = 0
+        self.nbytes: int = 0
         """The sum of all pieces."""
 
     def __repr__(self) -> str:

@@ -46,7 +46,7 @@ class Block:
 
     def __init__(self, heap: Heap, arena: Arena, offset: int, nbytes: int) -> None:
         self._heap, self._arena, self._offset, self._nbytes = heap, arena, offset, nbytes
-        self.__array_interface__ = {
+        self.__array_interface__: dict[str, object] = {
             "shape": (nbytes,),
             "typestr": "|u1",
             "data": (arena.address + offset, False),

@@ -49,14 +49,14 @@ class Inlane(Lane):
         self._port, self._peer, self._sink = port, rank, sink
         self._connection = peer.connection
         geometry = self._geometry = port.segment.geometry
-        self.slots = [geometry.slot(mine, i) for i in range(geometry.slots)]
+        self.slots: list[int] = [geometry.slot(mine, i) for i in range(geometry.slots)]
         self._where = [at >> 3 for at in self.slots]
         self._mask = geometry.slots - 1
         self._words, self._memory = peer.mapped.words, peer.mapped.array
         self._mine, self._bell = port.segment.words, peer.bell_fd
         self._taken_word, self._waits_word = geometry.taken(theirs), geometry.waits(mine)
         self._news_word, self._heard = geometry.news(mine), 0
-        self.taken = 0
+        self.taken: int = 0
         self._landing: Landing | None = None
         self._missing = 0
         """Bytes of the present frame that have not come yet."""
@@ -68,7 +68,7 @@ class Inlane(Lane):
             _log.debug("rank %d cannot read memory of rank %d: %s", port.rank, rank, self._private.refusal)
         else:
             self._mine[geometry.reads(theirs)] = 1
-        self.bytes_received = 0
+        self.bytes_received: int = 0
 
     def __repr__(self) -> str:
         return f"<Inlane: {self.taken} slots taken, {self._missing} bytes of a frame missing>"

@@ -27,12 +27,16 @@ class ShmLink:
     """An ordered pipe of frames to one local peer."""
 
     __slots__ = ("_connection", "_port", "ended", "inlane", "outlane", "peer", "ready", "transport")
+    peer: int
+    transport: str
+    ended: bool
+    ready: bool
 
     def __init__(self, port: ShmTransport, peer: int, end: Peer, sink: FrameSink, mine: int, theirs: int) -> None:
         self._port, self.peer, self.transport = port, peer, port.name
         self._connection = end.connection
-        self.outlane = Outlane(port, peer, end, mine, theirs)
-        self.inlane = Inlane(port, peer, end, sink, mine, theirs)
+        self.outlane: Outlane = Outlane(port, peer, end, mine, theirs)
+        self.inlane: Inlane = Inlane(port, peer, end, sink, mine, theirs)
         self.ready, self.ended = True, False
         port.loop.add_reader(end.connection.fileno(), self._hear)
 

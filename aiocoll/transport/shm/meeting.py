@@ -77,6 +77,8 @@ class Pairing:
 
     Used in ``async with``, at whose end whatever was not taken is closed: so not before the others know the reason."""
 
+    world: TcpWorld
+
     def __init__(
         self, world: TcpWorld, door: Door, names: Mapping[int, str], settings: Settings, seconds: float
     ) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...buffers.layout import flat_bytes
 from ...wire.frame import DATA
@@ -33,6 +34,10 @@ class Outlane(Recalling):
         "_connection", "_doubted", "_news_word", "_peer", "_reads_word", "_taken_word", "_theirs", "_waits_word",
         "bytes", "bytes_sent", "limit", "memory", "posted",
     )  # fmt: skip
+    waits: bool
+    posted: int
+    bytes_sent: int
+    limit: int
 
     def __init__(self, port: ShmTransport, rank: int, peer: Peer, mine: int, theirs: int) -> None:
         self._port, self._peer, self._connection = port, rank, peer.connection
@@ -41,7 +46,9 @@ class Outlane(Recalling):
         self._slots = [geometry.slot(theirs, i) for i in range(geometry.slots)]
         self._mask = geometry.slots - 1
         self._laid: list[Stamp | None] = [None] * geometry.slots
-        self._words, self.bytes, self.memory = self.segment.words, self.segment.bytes, self.segment.array
+        self._words = self.segment.words
+        self.bytes: memoryview = self.segment.bytes
+        self.memory: NDArray[np.uint8] = self.segment.array
         self._theirs, self._bell = peer.mapped.words, peer.bell_fd
         self._taken_word, self._news_word = geometry.taken(mine), geometry.news(theirs)
         self._waits_word, self._reads_word = geometry.waits(theirs), geometry.reads(mine)

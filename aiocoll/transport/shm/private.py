@@ -79,7 +79,7 @@ class Private:
         self._mine_at, self._theirs_at = ctypes.addressof(self._mine), ctypes.addressof(self._theirs)
         self._line = select.poll()
         self._line.register(connection, select.POLLRDHUP)
-        self.refusal = self._probe(mapped) if wanted else "it is switched off"
+        self.refusal: str = self._probe(mapped) if wanted else "it is switched off"
         """Why it cannot be read; empty if it can."""
 
     def __repr__(self) -> str:

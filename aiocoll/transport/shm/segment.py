@@ -115,20 +115,24 @@ class Geometry:
 class Segment:
     """This rank's own segment; ``fd`` is what its peers are given."""
 
+    geometry: Geometry
+    fence: Callable[[], None] | None
+    fd: int
+
     def __init__(
         self, geometry: Geometry, fd: int, memory: mmap.mmap, fence: Callable[[], None] | None = None
     ) -> None:
         self.geometry, self.fd, self.fence = geometry, fd, fence
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self.bytes = memoryview(memory)
+        self.bytes: memoryview = memoryview(memory)
         words = self.bytes.cast("Q")
         self.words: memoryview | OrderedWords = words if fence is None else OrderedWords(words, geometry, fence)
-        self.free = deque(range(geometry.cells))
+        self.free: deque[int] = deque(range(geometry.cells))
         """Cells without content, the one that was used longest ago first: what a peer has read lately lies in its
         cache, and taking it from there costs a writer three times as much as writing what has left it."""
-        self.readers = [0] * geometry.cells
+        self.readers: list[int] = [0] * geometry.cells
         """For how many peers a cell's content is meant that have not taken it yet."""
-        self.proof = np.zeros(NONCE_BYTES, np.uint8)
+        self.proof: NDArray[np.uint8] = np.zeros(NONCE_BYTES, np.uint8)
         """The nonce once more, in memory that is nobody else's."""
 
     def __repr__(self) -> str:
@@ -179,8 +183,8 @@ class Mapped:
     def __init__(self, geometry: Geometry, memory: mmap.mmap) -> None:
         self.geometry = geometry
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self.bytes = memoryview(memory)
-        self.words = self.bytes.cast("Q")
+        self.bytes: memoryview = memoryview(memory)
+        self.words: memoryview = self.bytes.cast("Q")
 
     def __repr__(self) -> str:
         return f"<Mapped {self.geometry.nbytes} bytes of a peer>"

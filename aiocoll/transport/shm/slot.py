@@ -58,6 +58,14 @@ class Frame:
         "at", "begun", "call", "group", "kind", "lent", "long", "meta", "nbytes", "payload", "private",
         "sent", "step", "void",
     )  # fmt: skip
+    kind: int
+    group: int
+    call: int
+    step: int
+    meta: bytes
+    payload: memoryview | None
+    begun: bool
+    lent: bool
 
     def __init__(
         self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None,
@@ -65,16 +73,16 @@ class Frame:
     ) -> None:  # fmt: skip
         self.kind, self.group, self.call, self.step = kind, group, call, step
         self.meta, self.payload = meta, payload
-        self.nbytes = 0 if payload is None else len(payload)
-        self.at = 0
+        self.nbytes: int = 0 if payload is None else len(payload)
+        self.at: int = 0
         self.begun = self.lent = False
         """Whether its first slot is in the lane; whether its receiver reads the sender's own memory."""
-        self.long = len(meta) > META_BYTES
+        self.long: bool = len(meta) > META_BYTES
         """Whether its meta has to come before it, and is not in the lane yet."""
-        self.private = private
+        self.private: bool = private
         """Whether its receiver is to read it out of this process's private memory."""
         self.sent: Sent | None = None
-        self.void = False
+        self.void: bool = False
         """Whether nobody wants what is left of it: only its length goes into the lane."""
 
     @property

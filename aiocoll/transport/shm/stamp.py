@@ -34,11 +34,13 @@ class Views:
     """Where payloads of one dtype and length may lie, as arrays: views cost more than what is done with short ones."""
 
     __slots__ = ("_cells", "_seen", "count", "dtype", "inline", "nbytes")
+    dtype: np.dtype[Any]
+    count: int
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
         self.dtype, self.count = dtype, count
-        self.nbytes = count * dtype.itemsize
-        self.inline = self.nbytes <= INLINE_BYTES
+        self.nbytes: int = count * dtype.itemsize
+        self.inline: bool = self.nbytes <= INLINE_BYTES
         self._cells: list[NDArray[Any]] | None = None
         self._seen: dict[Inlane, list[NDArray[Any]]] = {}
 
@@ -76,16 +78,21 @@ class Stamp:
     """What is constant in the frames of one step: ``sign`` is one word that stands for all of it."""
 
     __slots__ = ("dtype", "head", "inline", "meta", "nbytes", "price", "sign", "views")
+    meta: bytes
+    views: Views
+    dtype: np.dtype[Any]
+    nbytes: int
+    inline: bool
 
     def __init__(self, kind: int, group: int, step: int, meta: bytes, views: Views) -> None:
         self.meta, self.views, self.dtype = meta, views, views.dtype
         self.nbytes, self.inline = views.nbytes, views.inline
-        self.price = 0
+        self.price: int = 0
         """What such a frame counts against the bound on unreceived bytes."""
         what = _SIGNED.pack(group, kind_word(kind, step, len(meta)), self.nbytes)
-        self.sign = int.from_bytes(hashlib.blake2b(what + meta, digest_size=8).digest(), "little") | 1
+        self.sign: int = int.from_bytes(hashlib.blake2b(what + meta, digest_size=8).digest(), "little") | 1
         piece = self.nbytes if self.inline else self.nbytes | CELL
-        self.head = HEAD.pack(self.sign, group, kind_word(kind, step, len(meta)), self.nbytes, piece)
+        self.head: bytes = HEAD.pack(self.sign, group, kind_word(kind, step, len(meta)), self.nbytes, piece)
 
     def __repr__(self) -> str:
         return f"<Stamp {self.sign:016x}: {self.nbytes} bytes>"

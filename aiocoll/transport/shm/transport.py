@@ -25,9 +25,9 @@ from .heap import Heap
 from .inlane import LOOKS
 from .link import ShmLink
 from .loans import Loans
-from .meeting import Shared
+from .meeting import Peer, Shared
 from .outlane import Outlane
-from .segment import ASLEEP, Geometry
+from .segment import ASLEEP, Geometry, Segment
 from .stamp import Stamp, Views
 
 _log = logging.getLogger("aiocoll.transport")
@@ -49,29 +49,34 @@ def _nothing() -> None:
 class ShmTransport:
     """The links to the ranks of this host that share memory."""
 
+    loop: asyncio.AbstractEventLoop
+    rank: int
+    peers: dict[int, Peer]
+    private: bool
+
     name = "shm"
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rank: int, shared: Shared) -> None:
         self.loop, self.rank = loop, rank
-        self.segment = shared.segment
+        self.segment: Segment = shared.segment
         self._bell = shared.bell_fd
         self.peers, self.private = shared.peers, shared.private
         self.geometry: Geometry = self.segment.geometry
         self.made: dict[int, ShmLink] = {}
         self._links: list[ShmLink] = []
         self.turn_bytes = LOOP_TURN_BYTES
-        self.asleep = True
+        self.asleep: bool = True
         self.memory = self
         self._look_seconds, self._looked = 0.0, 0.0
-        self.shares_loop = True
+        self.shares_loop: bool = True
         """Whether others need the loop."""
-        self.calls = 0
+        self.calls: int = 0
         """Calls that have come and gone in this turn of the loop."""
         self._owner: Owner | None = None
         self._views: dict[tuple[np.dtype[Any], int], Views] = {}
-        self.heap = Heap()
+        self.heap: Heap = Heap()
         """The arrays of this rank that its peers can read where they are."""
-        self.loans = Loans(self.heap)
+        self.loans: Loans = Loans(self.heap)
         self.hungry: set[Outlane] = set()
         """Lanes with frames that wait for room."""
         self._serving = self._feeding = False
@@ -82,7 +87,7 @@ class ShmTransport:
         self.release: Callable[[], object] = lock.release
         if self.segment.fence is not None:
             self.acquire, self.release = self.segment.fence, _nothing
-        self.closed = False
+        self.closed: bool = False
 
     def __repr__(self) -> str:
         return f"<ShmTransport rank {self.rank}: {len(self.made)} links, {'asleep' if self.asleep else 'awake'}>"
