@@ -5,7 +5,10 @@ Code written for torch.distributed, early or late, runs on it: in place, in the 
 
 The rule: this package checks arguments and keeps the module state; what a call does is written further down.
 
-- ``membership``: init_process_group, destroy_process_group, new_group, get_rank, get_world_size …
+- ``membership``: init_process_group, destroy_process_group, get_rank, get_world_size …; ``rendezvous``: how URLs
+  become stores; ``stores``: TCPStore, FileStore, HashStore, PrefixStore
+- ``groups``: new_group, new_subgroups, split_group, shrink_group, whose rank is whose; ``device_mesh``: DeviceMesh
+- ``debug``: debug levels, record_comm
 - ``collectives``: broadcast, all_reduce, reduce, all_gather, gather, scatter; ``barriers``: barrier, monitored_barrier
 - ``singles``: all_gather_single, reduce_scatter, all_to_all_single and their kin; ``coalesced``: several at once
 - ``messages``: send, recv, isend, irecv; ``batch``: batch_isend_irecv
@@ -13,7 +16,8 @@ The rule: this package checks arguments and keeps the module state; what a call 
 - ``objects``: the object collectives, send_object_list, recv_object_list
 - ``memory``: empty, zeros
 - ``request``: the handle of a call on its way; ``futures``: what its ``get_future()`` gives
-- ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``filling``, ``refusals``: what these stand on
+- ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``timeouts``, ``filling``, ``refusals``: what
+  these stand on
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from .backends import (
     is_gloo_available,
     is_mpi_available,
     is_nccl_available,
+    is_ucc_available,
+    is_xccl_available,
 )
 from .barriers import barrier, monitored_barrier
 from .batch import P2POp, batch_isend_irecv
@@ -40,18 +46,35 @@ from .constants import (
     dist_backend,
     reduce_op,
 )
+from .debug import DebugLevel, get_debug_level, record_comm, set_debug_level, set_debug_level_from_env
+from .device_mesh import DeviceMesh, init_device_mesh
 from .futures import Future
+from .groups import (
+    SHRINK_ABORT,
+    SHRINK_DEFAULT,
+    get_global_rank,
+    get_group_rank,
+    get_pg_count,
+    get_process_group_ranks,
+    new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    set_timeout,
+    shrink_group,
+    split_group,
+)
 from .membership import (
     _clear_group_cache,
     _register_stream,
     destroy_process_group,
     get_backend,
+    get_node_local_rank,
     get_rank,
     get_world_size,
     init_master_worker,
     init_process_group,
     is_initialized,
-    new_group,
+    is_torchelastic_launched,
 )
 from .memory import empty, zeros
 from .messages import irecv, isend, recv, send
@@ -64,6 +87,7 @@ from .objects import (
     scatter_object_list,
     send_object_list,
 )
+from .rendezvous import register_rendezvous_handler, rendezvous
 from .request import Request
 from .request import Request as Work
 from .singles import (
@@ -81,8 +105,39 @@ from .singles import (
 )
 from .state import STATE as _STATE
 from .state import GroupMember, ProcessGroup, group
+from .stores import FileStore, HashStore, PrefixStore, QueueEmptyError, Store, TCPStore
+from .timeouts import default_pg_timeout
 
 __all__ = [
+    "SHRINK_ABORT",
+    "SHRINK_DEFAULT",
+    "DebugLevel",
+    "DeviceMesh",
+    "FileStore",
+    "HashStore",
+    "PrefixStore",
+    "QueueEmptyError",
+    "Store",
+    "TCPStore",
+    "default_pg_timeout",
+    "get_debug_level",
+    "get_global_rank",
+    "get_group_rank",
+    "get_node_local_rank",
+    "get_pg_count",
+    "get_process_group_ranks",
+    "init_device_mesh",
+    "is_torchelastic_launched",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "record_comm",
+    "register_rendezvous_handler",
+    "rendezvous",
+    "set_debug_level",
+    "set_debug_level_from_env",
+    "set_timeout",
+    "shrink_group",
+    "split_group",
     "Backend",
     "Future",
     "GroupMember",
@@ -137,6 +192,9 @@ __all__ = [
     "is_initialized",
     "is_mpi_available",
     "is_nccl_available",
+    "is_torchelastic_launched",
+    "is_ucc_available",
+    "is_xccl_available",
     "isend",
     "monitored_barrier",
     "new_group",

@@ -55,3 +55,13 @@ def is_gloo_available() -> bool:
 def is_nccl_available() -> bool:
     """Does the backend "nccl" work in this installation?"""
     return is_backend_available("nccl")
+
+
+def is_ucc_available() -> bool:
+    """Does the backend "ucc" work in this installation? Never: there is none."""
+    return False
+
+
+def is_xccl_available() -> bool:
+    """Does the backend "xccl" work in this installation? Never: there is none."""
+    return False

@@ -1,12 +1,11 @@
-"""Joining and leaving: init_process_group, destroy_process_group, new_group, and who is who.
+"""Joining and leaving: init_process_group, destroy_process_group, and who is who in the world.
 
-The rule: this is the only file that changes the module state.
+The rule: a process joins and leaves the world here; ``groups`` makes what there is within it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +14,16 @@ from ..errors import AiocollError, NotInitializedError, UsageError
 from ..rendezvous.url import parse
 from ..sync.leaving import before_threads_end
 from . import carriers
-from .arguments import integer, seconds_of
+from .arguments import integer
 from .backends import backend_named, transport_of
 from .constants import Backend
+from .debug import told
 from .environment import from_environment
 from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError, documented
-from .state import NON_GROUP_MEMBER, STATE, WORLD, ProcessGroup, member_of, world
+from .rendezvous import is_registered, registered
+from .state import STATE, WORLD, member_of, world
+from .stores import meeting_place
+from .timeouts import seconds_of
 
 
 def init_process_group(
@@ -33,6 +36,8 @@ def init_process_group(
     group_name: str = "",
     pg_options: Any = None,
     device_id: Any = None,
+    _ranks: Any = None,
+    enable_reconfigure: bool = False,
     **kwargs: Any,
 ) -> None:
     """Initializes the distributed package, and blocks until all processes have joined.
@@ -41,13 +46,15 @@ def init_process_group(
         backend: Name of the backend to use: ``tcp``, ``shm``, ``auto``, ``mpi``, ``gloo`` or ``nccl``, in any case;
             None is ``auto``. With ``mpi``, MPI says who is who, and rank, world_size and init_method are not looked at.
         init_method: URL specifying how to initialize the package: ``env://``, ``tcp://host:port``,
-            ``tcp://multicast-address:port``, ``file:///path``.
+            ``tcp://multicast-address:port``, ``file:///path``, or what register_rendezvous_handler() knows.
         timeout: Default deadline of every call, a timedelta or seconds; else ``AIOCOLL_TIMEOUT``, else 60 seconds.
         world_size: Number of processes participating in the job.
         rank: Rank of the current process.
-        store: A store to meet in instead of an ``init_method``; needs rank and world_size.
+        store: A store to meet in instead of an ``init_method``; needs rank and world_size. One of this package
+            (TCPStore, FileStore, HashStore, PrefixStore), of ``aiocoll.store``, or with the same methods.
         group_name: Keeps jobs that meet at the same place apart.
         pg_options, device_id: Accepted for code written for GPUs; nothing here depends on them.
+        _ranks, enable_reconfigure: Refused: shrink_group() makes a world of some, ``aiocoll``'s grow() a larger one.
 
     Raises:
         RuntimeError: An argument or a variable is wrong or missing, the backend does not work here, or this process
@@ -64,6 +71,11 @@ def init_process_group(
             f"trying to initialize torch.distributed twice! This process is rank {world().rank} of {world().name!r}; "
             "destroy_process_group() leaves it"
         )
+    if _ranks is not None or enable_reconfigure:
+        raise RuntimeUsageError(
+            "init_process_group: _ranks= and enable_reconfigure= are not offered: new_group() and shrink_group() make "
+            "groups of some ranks, grow() of aiocoll's own API lets more in"
+        )
     chosen = backend_named(backend)
     options: dict[str, Any] = {"transport": transport_of(chosen), "group_name": group_name}
     size, place = _count(world_size, "world_size"), _count(rank, "rank")
@@ -74,7 +86,10 @@ def init_process_group(
             raise RuntimeUsageError("init_process_group: give either a store or an init_method, not both")
         if size is None or place is None:
             raise RuntimeUsageError("init_process_group: a store needs rank and world_size too")
-        init_method, options["store"] = None, store
+        init_method, options["store"] = None, meeting_place(store)
+    elif is_registered(_url(init_method)):
+        met, place, size = registered(_url(init_method), place, size, seconds_of(timeout))
+        init_method, options["store"] = None, meeting_place(met)
     else:
         init_method = _url(init_method)
         if init_method.startswith("env://"):
@@ -95,6 +110,7 @@ def init_process_group(
     except UsageError as error:
         raise documented(error) from error.__cause__
     STATE.join(group, str(chosen))
+    told("rank %d of %d has joined by %s, backend %s", group.rank, group.size, init_method or "a store", chosen)
     _leave_at_exit()
 
 
@@ -102,6 +118,7 @@ def destroy_process_group(group: Any = None) -> None:
     """Leaves the world and every group in it; with ``group``, a group that new_group() made, leaves only that one."""
     if group is None or group is WORLD:
         STATE.leave()
+        told("left the world")
         return
     member = member_of(group)
     if member is not None:
@@ -112,6 +129,24 @@ def destroy_process_group(group: Any = None) -> None:
 def is_initialized() -> bool:
     """Has init_process_group() been called, and destroy_process_group() not yet?"""
     return STATE.world is not None
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """Returns this process's rank on its host, as its launcher says in ``LOCAL_RANK``; ``fallback_rank`` without it."""
+    said = os.environ.get("LOCAL_RANK", "").strip()
+    if not said and fallback_rank is not None:
+        return integer(fallback_rank, "get_node_local_rank", "fallback_rank")
+    if not said.isdigit():
+        raise RuntimeUsageError(
+            "LOCAL_RANK is not in the environment. Consider passing fallback_rank to allow `get_node_local_rank` to "
+            f"work outside of a launcher (aiocoll run and torchrun set it); it is {said!r}"
+        )
+    return int(said)
+
+
+def is_torchelastic_launched() -> bool:
+    """Was this process started by torchrun, or by ``aiocoll run``, which sets the same variables?"""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def get_rank(group: Any = WORLD) -> int:
@@ -133,50 +168,6 @@ def get_backend(group: Any = WORLD) -> str:
     """Returns the backend's name in lower case."""
     member_of(group)
     return STATE.backend_name
-
-
-def new_group(
-    ranks: Iterable[int] | None = None,
-    timeout: float | timedelta | None = None,
-    backend: str | None = None,
-    pg_options: Any = None,
-    use_local_synchronization: bool = False,
-    group_desc: str | None = None,
-    device_id: Any = None,
-    sort_ranks: bool = True,
-) -> ProcessGroup | int:
-    """Creates a new distributed group.
-
-    All processes of the world call it, in the same order, also those who are not going to be members; with
-    ``use_local_synchronization`` only the members do.
-
-    Arguments:
-        ranks: Ranks of the world; None for all. Their order does not matter: the smallest becomes rank 0.
-        timeout: Default deadline of the group's calls; else the world's.
-        backend: Accepted; a group uses the world's links.
-        group_desc: The name under which errors mention the group.
-        pg_options, device_id: Accepted for code written for GPUs; nothing here depends on them.
-        sort_ranks: False keeps the order of ``ranks``.
-
-    Returns:
-        A handle for ``group=``; ``GroupMember.NON_GROUP_MEMBER`` for those who are not in it.
-    """
-    joined = world()
-    if backend is not None:
-        transport_of(backend_named(backend))
-    members = _members(ranks, joined.size, sort_ranks)
-    limit = seconds_of(timeout)
-    if joined.rank not in members:
-        return NON_GROUP_MEMBER
-    try:
-        made = joined.subgroup(members, group_desc)
-    except UsageError as error:
-        raise documented(error) from error.__cause__
-    if limit is not None:
-        made.timeout = limit
-    handle = ProcessGroup(made)
-    STATE.groups[id(handle)] = handle
-    return handle
 
 
 def init_master_worker(backend: str | None = None, init_method: str = "env://", **kwargs: Any) -> None:
@@ -219,25 +210,6 @@ def _url(init_method: Any) -> str:
             f"init_process_group: init_method must be a URL in a string, got {type(init_method).__name__}"
         )
     return init_method
-
-
-def _members(ranks: Any, size: int, sort_ranks: bool) -> tuple[int, ...]:
-    if ranks is None:
-        return tuple(range(size))
-    if isinstance(ranks, str) or not isinstance(ranks, Iterable):
-        raise TypeUsageError(f"new_group: ranks must be a list of ranks, got {type(ranks).__name__}")
-    members = [integer(each, "new_group", "a rank") for each in ranks]
-    if not members:
-        raise RuntimeUsageError("new_group: cannot create empty group")
-    wrong = [each for each in members if not 0 <= each < size]
-    if wrong:
-        raise RuntimeUsageError(
-            f"new_group: array of ranks contains invalid rank, all ranks should be in range: [0, {size - 1}], "
-            f"not {wrong[0]}"
-        )
-    if len(set(members)) != len(members):
-        raise RuntimeUsageError(f"new_group: ranks should be unique, not {members}")
-    return tuple(sorted(members)) if sort_ranks else tuple(members)
 
 
 # ------------------------------------------------------------------------------------------------ the end

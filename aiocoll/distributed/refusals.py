@@ -21,6 +21,12 @@ class TypeUsageError(UsageError, TypeError):
     """An argument of the wrong type."""
 
 
+class KeyUsageError(UsageError, KeyError):
+    """A name that does not exist, for which the documents name KeyError."""
+
+    __str__ = Exception.__str__  # KeyError's own shows the text in quotes
+
+
 class RuntimeTimeoutError(CollectiveTimeoutError, RuntimeError):
     """A deadline that has passed, for which the documents name RuntimeError."""
 

@@ -6,17 +6,19 @@ The rule: this file knows who is a member of what, and sends nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from ..errors import NotInitializedError
 from ..sync import SyncGroup
 from .constants import _INITIALIZED_PG, NUMBER_OF_BACKEND, Backend, dist_backend
-from .refusals import RuntimeUsageError
+from .refusals import RuntimeUsageError, TypeUsageError
+from .timeouts import seconds_of
 
 NON_GROUP_MEMBER = -100  # the value that today's API gives to those who are not in a new group
 
 
 class ProcessGroup:
-    """What ``new_group()`` returns to a member: opaque but for ``rank()`` and ``size()``."""
+    """What ``new_group()`` returns to a member: opaque but for what stands here."""
 
     __slots__ = ("__weakref__", "_member")
 
@@ -34,6 +36,34 @@ class ProcessGroup:
     def name(self) -> str:
         """The name under which errors mention this group."""
         return self.member().name
+
+    @property
+    def group_name(self) -> str:
+        """The same."""
+        return self.member().name
+
+    @property
+    def group_desc(self) -> str:
+        """The same: what ``group_desc=`` said, or a name made of the members."""
+        return self.member().name
+
+    def set_timeout(self, timeout: timedelta | float) -> None:
+        """The deadline of this group's calls from now on."""
+        limit = seconds_of(timeout)
+        if limit is None:
+            raise TypeUsageError("set_timeout: a datetime.timedelta or seconds, not None")
+        self.member().timeout = limit
+
+    def abort(self) -> None:
+        """Ends what is pending on this group with GroupBrokenError, here and on the other members, and never waits for
+        anybody. The process lives on; ``shrink_group`` makes a smaller group, ``destroy_process_group`` leaves."""
+        member = self.member()
+        if not member.closed:
+            member.abort()
+
+    def shutdown(self) -> None:
+        """Closes the group in good order: messages on their way may leave. Calls raise NotInitializedError then."""
+        self.member().close()
 
     def member(self) -> SyncGroup:
         """The blocking group behind this handle; NotInitializedError where it is gone."""
@@ -67,6 +97,9 @@ class State:
     backend_name: str = Backend.UNDEFINED
     world: SyncGroup | None = None
     groups: dict[int, ProcessGroup] = field(default_factory=dict)
+    """The handles that are in use, by their identity."""
+    made: int = 0
+    """How many groups have been made, the world and those in which this process is not included."""
 
     @property
     def initialized(self) -> int:
@@ -80,12 +113,27 @@ class State:
 
     def join(self, group: SyncGroup, backend_name: str) -> None:
         """From here on the process is in process-group mode."""
-        self.world, self.backend_name = group, backend_name
+        self.world, self.backend_name, self.made = group, backend_name, 1
+
+    def follow(self, group: SyncGroup) -> None:
+        """The world goes on as ``group``, whose ranks are counted anew; other groups of it are no more."""
+        groups, self.groups = self.groups, {}
+        for each in groups.values():
+            each._member.close()
+        group.count_anew()
+        self.world, self.made = group, 1
+
+    def register(self, member: SyncGroup) -> ProcessGroup:
+        """A handle for a group that this process has just become a member of."""
+        handle = ProcessGroup(member)
+        self.groups[id(handle)] = handle
+        return handle
 
     def leave(self) -> None:
         """Forgets everything and closes the world, every group, and everything that has grown out of it."""
         joined, groups = world(), self.groups
         self.world, self.groups, self.backend_name = None, {}, Backend.UNDEFINED
+        self.made = 0
         joined.disconnect()
         groups.clear()  # not before: a group that goes while the world is open was forgotten by its owner
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ..endpoint.news import absentees, sayable
 from ..endpoint.outcome import AGREED, CANCELLED, LATE, MISMATCH, REFUSED, SHRUNK, Outcome, Wish
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
     from .group import Group
 
 
+_EXCLUDED: Final = "\0excluded"
+"""The name that no subgroup has, under which groups without somebody are counted."""
+
+
 class Recoveries(Calls):
     """See API: agree, shrink."""
+
+    _subgroups: dict[Any, int]
 
     @when_awaited
     def agree(self, flag: Any = True, *, timeout: float | None = None) -> Posted[bool]:
@@ -61,6 +67,43 @@ class Recoveries(Calls):
         return self._recover(
             "shrink", timeout, lambda seconds: Wish("shrink", seconds, force=bool(force), follow=follow), self._shrunk
         )
+
+    @when_awaited
+    def exclude(self, ranks: Sequence[int]) -> Posted[Group]:
+        """A new group of the members that are not among ``ranks`` (of this group), in their order, which takes this
+        one's place; from a broken group, too.
+
+        Only they call it, all with the same ranks, and nobody asks the excluded: they may be dead, stopped, or about to
+        leave. Nothing is sent: whether the others are there, the first call on the new group tells.
+        """
+        self._present("exclude")
+        gone = set(self._ranks_of(ranks, "exclude"))
+        scope = self._scope
+        members = tuple(world for world in scope.ranks if world not in gone)
+        if self._endpoint.rank in gone:
+            raise UsageError(
+                f"exclude on rank {scope.rank}: ranks={list(ranks)!r} holds this rank; only the others call"
+            )
+        key = (scope.id, members, _EXCLUDED)
+        count = self._subgroups.get(key, 0)
+        self._subgroups[key] = count + 1
+        group = self._opened_by_shrink(identifier("exclude", *key, count), members, successor(self.name))
+        self._break_if_lost(group)
+
+        async def made() -> Group:
+            return group
+
+        return Posted(made(), lambda _: group._abandon(), "exclude")
+
+    @when_awaited
+    def abort(self) -> Posted[None]:
+        """Breaks this group at once, whatever the others do: what is pending here, and what the others call, raises
+        GroupBrokenError. The group can be left behind by ``exclude`` and ``shrink``."""
+        self._present("abort")
+        scope = self._scope
+        text = f"{scope.me} aborted group {scope.label!r}"
+        self._endpoint.failure.break_group(scope, GroupBrokenError(text, group=scope.label, **scope.mine()))
+        return Posted(_nothing(), lambda _: None, "abort")
 
     def _recover(
         self, kind: str, timeout: float | None, wish: Callable[[float], Wish], then: Callable[[Outcome], Any]
@@ -108,10 +151,15 @@ class Recoveries(Calls):
             away = [scope.index[world] for world in outcome["away"]]
             self._broken_by(GroupBrokenError(f"group {name!r} went on without ranks {away}", group=scope.label))
         group = self._opened_by_shrink(outcome["id"], members, name)
-        lost = next((world for world in members if world in endpoint.failure.absent), None)
-        if lost is not None:  # it died before all of them knew that it goes on
-            endpoint.failure.break_group(group._scope, endpoint.failure.loss(lost, group._scope, ""))
+        self._break_if_lost(group)
         return group
+
+    def _break_if_lost(self, group: Group) -> None:
+        """A member may have died before all of them knew that it goes on."""
+        failure = self._endpoint.failure
+        lost = next((world for world in group._scope.ranks if world in failure.absent), None)
+        if lost is not None:
+            failure.break_group(group._scope, failure.loss(lost, group._scope, ""))
 
     def _left_behind(self, recovery: Recovery, outcome: Outcome) -> GroupBrokenError:
         scope, name = self._scope, str(outcome["name"])
@@ -171,3 +219,7 @@ class Recoveries(Calls):
             f"rank {index[world]} ({members[world].host}, pid {members[world].pid}{why(world) and '; ' + why(world)})"
             for world in worlds
         )
+
+
+async def _nothing() -> None:
+    pass

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
     from ..group import Group
     from ..group.typed import Dtype
+    from .started import Started
 
 
 class About:
     """The facts about a SyncGroup."""
 
-    __slots__ = ("__weakref__", "_closed", "_driver", "_group")
+    __slots__ = ("__weakref__", "_closed", "_driver", "_group", "_numbers")
 
     def __init__(self, group: Group, driver: Driver) -> None:
         self._group, self._driver = group, driver
         self._closed = False
+        self._numbers: dict[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"SyncGroup({self._group!r}, {self._driver!r})"
@@ -48,7 +50,12 @@ class About:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The members as ranks of the world, in this group's order."""
-        return self._group.ranks
+        ranks, numbers = self._group.ranks, self._numbers
+        return ranks if numbers is None else tuple(numbers[rank] for rank in ranks)
+
+    def count_anew(self) -> None:
+        """This group is the world from now on: its ranks are those of the world, for itself and what is made of it."""
+        self._numbers = {before: rank for rank, before in enumerate(self._group.ranks)}
 
     @property
     def local_rank(self) -> int:
@@ -100,9 +107,18 @@ class About:
         return self._driver.foreign
 
     @property
+    def under_way(self) -> list[Started[Any]]:
+        """What was started on this group's loop and has not ended."""
+        return sorted(list(self._driver.operations), key=lambda each: each.name)
+
+    @property
     def asynchronous(self) -> Group:
         """The async Group behind this one; it lives on this group's own loop, see ``run``."""
         return self._group
+
+    def note(self, kind: str, **facts: Any) -> None:
+        """The flight recorder, and whoever observes, hear that ``kind`` happened."""
+        self._group._endpoint.note(kind, **facts)
 
     def statistics(self) -> dict[str, Any]:
         """Calls by collective, bytes by transport, seconds waited, unreceived bytes."""

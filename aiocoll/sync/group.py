@@ -70,17 +70,29 @@ class SyncGroup(SyncCalls):
         """The group of the living members, in their order; without a majority only by ``force``."""
         return self._successor(self._driver.run_as_task(lambda: self._group.shrink(timeout=timeout, force=force)))
 
+    def exclude(self, ranks: Sequence[int]) -> SyncGroup:
+        """The group of the members that are not among ``ranks``, from a broken group, too; only they call."""
+        return self._successor(self._driver.run_as_task(lambda: self._group.exclude(ranks)))
+
+    def abort(self) -> None:
+        """Breaks this group at once, for everybody: what is pending raises GroupBrokenError."""
+        self._driver.run_as_task(lambda: self._group.abort())
+
     def grow(self, n: int | None = None, *, timeout: float | None = None, wait: float = 0.0) -> SyncGroup:
         """The larger group: the members, then newcomers that wait (or come within ``wait`` seconds), at most ``n``."""
         return self._successor(self._driver.run_as_task(lambda: self._group.grow(n, timeout=timeout, wait=wait)))
 
     def _wrapped(self, group: Group) -> SyncGroup:
-        return SyncGroup(group, self._driver, self)
+        made = SyncGroup(group, self._driver, self)
+        made._numbers = self._numbers
+        return made
 
     def _successor(self, group: Group) -> SyncGroup:
         """The blocking group for one that takes this one's place."""
         self._driver.serve(group._endpoint, group.local_size)
         successor = SyncGroup(group, self._driver)
+        if all(rank in (self._numbers or ()) for rank in group.ranks):
+            successor._numbers = self._numbers
         leave_at_the_end(successor)
         return successor
 
