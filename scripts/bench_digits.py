@@ -49,6 +49,7 @@ class TorchGroup:
 def example() -> ModuleType:
     """examples/train_digits.py as a module."""
     path = Path(__file__).resolve().parent.parent / "examples" / "train_digits.py"
+    sys.path.insert(0, str(path.parent))  # it has its network and data from a file beside it
     spec = importlib.util.spec_from_file_location("train_digits", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="leave out what is marked slow")
     parser.add_argument("--coverage", action="store_true", help="measure coverage; its report comes before the tests'")
     options, rest = parser.parse_known_args()
-    python = prepare("dev", "examples")
+    python = prepare("dev", "docs", "examples")
     arguments = ["-q", *(["-m", "not slow"] if options.quick else ["--hypothesis-profile=full"]), *rest]
     say("pytest " + " ".join(arguments))
     if options.coverage:

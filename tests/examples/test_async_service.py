@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from urllib.request import urlopen
 
 import pytest
 
-from .conftest import ROOT, Job
+from .conftest import Installed, Job
 
 EXAMPLE = "async_service.py"
 
@@ -25,9 +24,10 @@ def test_the_demo_serves_every_request_and_ends(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_one_request_to_stop_ends_all_replicas() -> None:
-    command = [sys.executable, "-m", "aiocoll", "run", "-n", "2", f"examples/{EXAMPLE}"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as job:
+def test_one_request_to_stop_ends_all_replicas(installed: Installed) -> None:
+    command = [str(installed.python), "-m", "aiocoll", "run", "-n", "2", EXAMPLE]
+    environ = installed.environ
+    with subprocess.Popen(command, cwd=installed.folder, env=environ, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         ports = re.findall(r"\d+", job.stdout.readline().split("ports")[1])
         with urlopen(f"http://127.0.0.1:{ports[1]}/", timeout=20) as answer:
