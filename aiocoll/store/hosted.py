@@ -88,11 +88,15 @@ def host_store(
 class _Host:
     """The thread, its loop and its server. Shares are counted under the module's lock, which the end takes too."""
 
+    secret: bytes
+    job: str
+    thread: threading.Thread
+
     def __init__(self, host: str, port: int, secret: bytes, job: str, sock: socket.socket | None) -> None:
         self.secret, self.job = secret, job
         listeners = listen(host, port, secret=secret, sock=sock)
-        self.server = StoreServer(listeners, host_of(host, sock), secret=secret, job=job)
-        self.ending = False
+        self.server: StoreServer = StoreServer(listeners, host_of(host, sock), secret=secret, job=job)
+        self.ending: bool = False
         self._shares = 0
         self._selector = selectors.DefaultSelector()
         # Plain asyncio, whatever the policy: this loop must survive in a thread and be abandoned in a fork.
@@ -150,11 +154,16 @@ def _nothing() -> None:
     """Nobody is to be told any more."""
 
 
+def hosting_threads() -> list[threading.Thread]:
+    """The threads of this module that run: they wait for others, so nobody need wait for them."""
+    return [host.thread for host in list(_hosts)]
+
+
 def _process_exits() -> bool:
     """Whether the interpreter only waits for the threads of this module."""
     if threading.main_thread().is_alive():
         return False
-    ours = {host.thread for host in _hosts}
+    ours = hosting_threads()
     return all(thread.daemon or thread in ours for thread in threading.enumerate() if thread.is_alive())
 
 

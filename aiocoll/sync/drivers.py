@@ -62,7 +62,7 @@ class Driver:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.loop = QuietLoop()
+        self.loop: QuietLoop = QuietLoop()
         self.endpoints: list[Endpoint] = []
         """Those whose coroutines it runs."""
         self._inline = True
@@ -72,7 +72,8 @@ class Driver:
         self._moving = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ending = False
-        self.operations: set[Started[Any]] = set()  # a loop holds its tasks only weakly
+        self.operations: set[Started[Any]] = set()
+        """What has begun and not ended; a loop holds its tasks only weakly."""
         self._home = os.getpid()
         _DRIVERS.add(self)
 
@@ -155,6 +156,7 @@ class Driver:
         with self._moving:  # so that it is on the loop before its end, or not at all
             self.refuse_if_unusable()
             self._move(f"{name} was started")
+            self.operations.add(operation)
             self.loop.call_soon_threadsafe(operation.start, context=contextvars.copy_context())
         return Work(future, operation)
 

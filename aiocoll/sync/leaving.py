@@ -1,33 +1,66 @@
-"""Worlds that a program did not leave: left for it when it ends, before Python waits for its threads.
+"""Worlds that a program did not leave: left for it when it and its threads have ended, while ours still run.
 
 The rule: what rank 0 hosts outlives its program, in a thread that Python waits for; so a program that has ended says so
-first, or the others would go on waiting for a rank that only keeps their store. A child of multiprocessing runs no
-``atexit``, but ends its threads in the same way.
+first, or the others would go on waiting for a rank that only keeps their store. A program has ended when its last
+thread has. A child of multiprocessing runs no ``atexit``, but ends its threads in the same way.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import AiocollError
+from ..store.hosted import hosting_threads
 
 if TYPE_CHECKING:
     from .group import SyncGroup
+    from .started import Started
 
 _OPEN: weakref.WeakSet[SyncGroup] = weakref.WeakSet()
+_AT_END: list[Callable[[], None]] = []
 _registered = False
 
 
 def before_threads_end(function: Callable[[], None]) -> None:
-    """Calls ``function`` when the program has ended, while its threads still run; the last registered first."""
-    register = getattr(threading, "_register_atexit", atexit.register)  # as concurrent.futures does
-    register(function)
+    """Calls ``function`` when the program has ended, its own threads too; the last registered first."""
+    if not _AT_END:
+        # Python calls these the last registered first, before it waits for threads. Ours must come after all others:
+        # some of them end threads (of executors) that may be using a group.
+        hooks = getattr(threading, "_threading_atexits", None)
+        if isinstance(hooks, list):
+            hooks.insert(0, _at_end)
+        else:
+            atexit.register(_at_end)
+    _AT_END.append(function)
+
+
+def _at_end() -> None:
+    try:
+        _await_threads()
+    finally:  # also after Ctrl-C: then they are not waited for
+        for function in reversed(_AT_END):
+            function()
+
+
+def _await_threads() -> None:
+    """Waits, as Python does a little later, for every thread of the program's that is not a daemon."""
+    while True:
+        others = [
+            thread
+            for thread in threading.enumerate()
+            if not thread.daemon
+            and thread not in (threading.current_thread(), threading.main_thread(), *hosting_threads())
+        ]
+        if not others:
+            return
+        others[0].join()
 
 
 def leave_at_the_end(group: SyncGroup) -> None:
@@ -46,5 +79,21 @@ def _leave_all() -> None:
         if not group.followed:
             with contextlib.suppress(AiocollError, ResourceWarning):
                 warnings.warn(f"{group!r} was never closed; use 'with' or close()", ResourceWarning, stacklevel=2)
+        under_way = group.under_way
         with contextlib.suppress(AiocollError):
             group.close()
+        _say_what_was_lost(under_way)
+
+
+def _say_what_was_lost(under_way: Sequence[Started[Any]]) -> None:
+    """Sends that have left are no loss; what was to bring something, and did not, is."""
+    lost = [each.name for each in under_way if each.lost]
+    if lost:
+        many = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        with contextlib.suppress(RuntimeWarning):
+            warnings.warn(
+                f"process {os.getpid()} ended while {lost[0]}{many} had not finished, so that is lost: "
+                "wait() for what you start",
+                RuntimeWarning,
+                stacklevel=2,
+            )

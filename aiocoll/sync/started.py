@@ -19,6 +19,7 @@ class Started(Generic[T]):
     """One call that runs on the loop's thread and reports to a Work."""
 
     __slots__ = ("_driver", "_future", "_make", "_task", "name")
+    name: str
 
     def __init__(self, driver: Driver, make: Make[T], future: concurrent.futures.Future[T], name: str) -> None:
         self._driver, self._make, self._future, self.name = driver, make, future, name
@@ -34,11 +35,15 @@ class Started(Generic[T]):
             self._settle(None, error)
         else:
             self._task = self._driver.loop.create_task(Continued(coroutine, parked_on))
-            self._driver.operations.add(self)
             self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
         self._driver.loop.call_soon_threadsafe(self._cancel)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has not come to a good end; asked when it can come to no other."""
+        return not self._future.done() or self._future.exception() is not None
 
     def refuse_to_block(self) -> None:
         if not self._future.done():
@@ -49,7 +54,6 @@ class Started(Generic[T]):
             self._task.cancel()
 
     def _finish(self, task: asyncio.Task[T]) -> None:
-        self._driver.operations.discard(self)
         if task.cancelled():
             self._settle(None, concurrent.futures.CancelledError(f"{self.name} was cancelled"))
         elif (error := task.exception()) is not None:
@@ -58,6 +62,7 @@ class Started(Generic[T]):
             self._settle(task.result(), None)
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
+        self._driver.operations.discard(self)
         if self._future.done():  # given up by Work.cancel()
             return
         if error is not None:

@@ -64,7 +64,7 @@ CASES = [
     datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-5, seconds=7), "odd")),
     datetime.time(1, 2, 3, 4), datetime.time(1, fold=1, tzinfo=datetime.UTC),
     np.float64(1.5), np.float32(-2), np.int8(-3), np.bool_(True), np.complex64(1 + 2j), np.longdouble(1) / 3,
-    np.datetime64("2024-01-01T00:00:00.5"), np.datetime64("NaT"), np.timedelta64(5, "D"), np.str_("é"),
+    np.datetime64("2024-01-01T00:00:00.5"), np.datetime64("NaT", "s"), np.timedelta64(5, "D"), np.str_("é"),
     np.str_("a\0"), np.str_(""),
     np.bytes_(b"x\0"), ml_dtypes.bfloat16(1.5), np.array((1, 2.5), [("a", "i4"), ("b", "f8")])[()],
     np.arange(6.0), np.arange(6).reshape(2, 3).T, np.arange(6)[::-2], np.array(5), np.zeros((0, 3)), np.array(["a",
