@@ -15,6 +15,7 @@ The rule: this package checks arguments and keeps the module state; what a call 
 - ``multigpu``: the *_multigpu forms, over lists of local tensors
 - ``objects``: the object collectives, send_object_list, recv_object_list
 - ``memory``: empty, zeros
+- ``functional``: the collectives out of place, under torch's names
 - ``request``: the handle of a call on its way; ``futures``: what its ``get_future()`` gives
 - ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``timeouts``, ``filling``, ``refusals``: what
   these stand on
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from . import functional
 from .backends import (
     is_available,
     is_backend_available,
@@ -175,6 +177,7 @@ __all__ = [
     "destroy_process_group",
     "dist_backend",
     "empty",
+    "functional",
     "gather",
     "gather_into_tensor",
     "gather_object",

@@ -52,7 +52,7 @@ def all_reduce_coalesced(
         raise refused(member, "all_reduce", error) from error.__cause__
 
     def make(g: Group) -> Awaitable[Any]:
-        return _together(
+        return together(
             [g.all_reduce(data, reduction, out=out.flat) for data, out in zip(inputs, outputs, strict=True)]
         )
 
@@ -105,12 +105,12 @@ def all_gather_coalesced(
         distribute([each for row in zip(*found, strict=True) for each in row], flat, what, member)
 
     def make(g: Group) -> Awaitable[Any]:
-        return _together([g.all_gather(data) for data in inputs])
+        return together([g.all_gather(data) for data in inputs])
 
     return call(member, what, make, async_op, after, [each for row in lists for each in row])
 
 
-async def _together(calls: Sequence[Awaitable[Any]]) -> list[Any]:
+async def together(calls: Sequence[Awaitable[Any]]) -> list[Any]:
     """The results of calls that are made already; the first error, once all of them are over."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for each in results:

@@ -215,7 +215,8 @@ class Reductions(Calls):
 
             async def body(ch: Channel) -> Any:
                 blocks = await readable(ch, parts, elements, plan.work)
-                home = home_of(target, shape, plan)
+                in_place = target is not None and any(np.may_share_memory(target, part) for part in parts)
+                home = None if in_place else home_of(target, shape, plan)  # parts are read while the result grows
                 mine = fresh(ch, elements[ch.rank], plan.work) if home is None else home.reshape(-1)
                 await plan.algorithm.run(ch, blocks, plan.op, mine)
                 await _finish(ch, given.op, mine, ch.size)
