@@ -193,6 +193,7 @@ def shrink_group(
     except AiocollError:
         smaller.close()
         raise
+    member.abort(f"it goes on without ranks {gone}")  # all who stay are here, so this tells those who do not
     if group is None or group is WORLD:
         STATE.follow(smaller)
         member.close()

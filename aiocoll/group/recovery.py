@@ -96,12 +96,12 @@ class Recoveries(Calls):
         return Posted(made(), lambda _: group._abandon(), "exclude")
 
     @when_awaited
-    def abort(self) -> Posted[None]:
+    def abort(self, why: str = "") -> Posted[None]:
         """Breaks this group at once, whatever the others do: what is pending here, and what the others call, raises
-        GroupBrokenError. The group can be left behind by ``exclude`` and ``shrink``."""
+        GroupBrokenError, with the reason. The group can be left behind by ``exclude`` and ``shrink``."""
         self._present("abort")
         scope = self._scope
-        text = f"{scope.me} aborted group {scope.label!r}"
+        text = f"{scope.me} aborted group {scope.label!r}" + (f": {why}" if why else "")
         self._endpoint.failure.break_group(scope, GroupBrokenError(text, group=scope.label, **scope.mine()))
         return Posted(_nothing(), lambda _: None, "abort")
 

@@ -74,9 +74,9 @@ class SyncGroup(SyncCalls):
         """The group of the members that are not among ``ranks``, from a broken group, too; only they call."""
         return self._successor(self._driver.run_as_task(lambda: self._group.exclude(ranks)))
 
-    def abort(self) -> None:
-        """Breaks this group at once, for everybody: what is pending raises GroupBrokenError."""
-        self._driver.run_as_task(lambda: self._group.abort())
+    def abort(self, why: str = "") -> None:
+        """Breaks this group at once, for everybody: what is pending raises GroupBrokenError, with the reason."""
+        self._driver.run_as_task(lambda: self._group.abort(why))
 
     def grow(self, n: int | None = None, *, timeout: float | None = None, wait: float = 0.0) -> SyncGroup:
         """The larger group: the members, then newcomers that wait (or come within ``wait`` seconds), at most ``n``."""
