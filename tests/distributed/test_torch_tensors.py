@@ -12,6 +12,7 @@ import pytest
 
 import aiocoll.distributed as dist
 from tests.distributed.fake_group import FakeGroup
+from tests.distributed.ranks import ranks
 
 Join = Callable[..., FakeGroup]
 
@@ -77,3 +78,55 @@ def test_every_call_on_torch_tensors(joined: Join) -> None:
         dist.all_reduce([torch.zeros(1)])
     with pytest.raises(RuntimeError, match="meta|device|CPU"):
         dist.all_reduce(torch.zeros(1, device="meta"))
+
+
+def test_todays_calls_on_torch_tensors() -> None:
+    """Every call of today's API with torch tensors in every role, strided ones and bfloat16 among them."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+
+    def program(rank: int) -> None:
+        size = dist.get_world_size()
+        every = [torch.arange(4.0).reshape(2, 2) + 10 * each for each in range(size)]
+        stacked, concatenated = torch.zeros(size, 2, 2), torch.zeros(2, 2 * size).t()
+        dist.all_gather_single(stacked, every[rank])
+        work = dist.all_gather_into_tensor(concatenated, every[rank].t(), async_op=True)
+        assert work is not None and work.get_future().then(lambda future: future.value()[0].sum()).wait() > 0
+        assert torch.equal(stacked, torch.stack(every))
+        assert torch.equal(concatenated, torch.cat([each.t() for each in every]))
+        half = torch.zeros(2, 2, dtype=torch.bfloat16)
+        dist.reduce_scatter_single(half, stacked.to(torch.bfloat16))
+        assert torch.equal(half.float(), every[rank] * size)
+        part = torch.zeros(2, 2)
+        dist.reduce_scatter(part, list(stacked), dist.ReduceOp.PREMUL_SUM(torch.tensor([0.5])))
+        assert torch.equal(part, every[rank] * size / 2)
+        outputs = [torch.zeros(each + 1, dtype=torch.int32) for each in range(size)]
+        dist.all_to_all(outputs, [torch.full((rank + 1,), to, dtype=torch.int32) for to in range(size)])
+        assert [each.tolist() for each in outputs] == [[rank] * (each + 1) for each in range(size)]
+        rows = torch.zeros(size, 2)
+        dist.all_to_all_single(rows, torch.arange(2.0 * size).reshape(size, 2) + 100 * rank)
+        assert rows.tolist() == [[100 * each + 2 * rank, 100 * each + 2 * rank + 1] for each in range(size)]
+        both = [torch.ones(3), torch.ones(2, dtype=torch.int64)]
+        dist.all_reduce_coalesced(both)
+        lists = [[torch.zeros(3)] for _ in range(size)]
+        dist.all_gather_coalesced(lists, [both[0] + rank])
+        assert both[1].tolist() == [size] * 2 and lists[1][0].tolist() == [size + 1] * 3
+        buffer = torch.zeros(2)
+        ops = [dist.P2POp(dist.isend, torch.ones(2) * rank, (rank + 1) % size)]
+        ops += [dist.P2POp(dist.irecv, buffer, (rank - 1) % size)]
+        assert all(work.wait() for work in dist.batch_isend_irecv(ops)) and buffer[0] == (rank - 1) % size
+        table = torch.zeros(size, 2, 2) if rank == 1 else None
+        dist.gather_single(every[rank], table, 1)
+        assert table is None or torch.equal(table, stacked)
+        x = torch.nn.Parameter(every[rank].clone())
+        for result, wanted in (
+            (dist.functional.all_reduce(x, "sum"), stacked.sum(0)),
+            (dist.functional.all_reduce(every[rank].to(torch.bfloat16), "max").float(), every[-1]),
+            (dist.functional.all_gather_tensor(x, 1), torch.cat(every, 1)),
+            (dist.functional.reduce_scatter_tensor(stacked[0].repeat(size, 1), "sum", 0), every[0] * size),
+            (dist.functional.broadcast(x, 1), every[1]),
+            (dist.functional.permute_tensor(every[rank], [*range(1, size), 0]), every[rank - 1]),
+        ):
+            assert type(result) is torch.Tensor and torch.equal(result, wanted)
+        assert torch.equal(x, every[rank])
+
+    ranks(3, program)
