@@ -34,7 +34,7 @@ def transport_of(backend: Backend) -> str:
 def is_backend_available(backend: str) -> bool:
     """Can ``init_process_group(backend)`` work in this installation?"""
     name = backend.lower()
-    return name in _OWN or (name in carriers.NAMES and not carriers.missing(name))
+    return name in _OWN or (carriers.carries(name) and not carriers.missing(name))
 
 
 def is_available() -> bool:

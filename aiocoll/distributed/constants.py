@@ -6,6 +6,7 @@ The rule: a constant has the documented name and value; what is not documented i
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,29 @@ class Backend(str):
             raise RuntimeUsageError(f"Invalid distributed backend name: {name}; the names are {known}")
         return super().__new__(cls, name.lower())
 
+    @classmethod
+    def register_backend(
+        cls, name: str, func: Callable[..., Any], extended_api: bool = False, devices: str | list[str] | None = None
+    ) -> None:
+        """Registers a backend of the program's own, for ``init_process_group(name)``.
 
+        Arguments:
+            name: Its name, in any case; becomes an attribute of Backend too.
+            func: ``func(store, rank, world_size, timeout)`` gives what moves the arrays of collectives: an object with
+                the methods of ``aiocoll.distributed.carriers.base.Library``. ``store`` is what init_process_group got.
+            extended_api, devices: Accepted for code written for torch; nothing here depends on them.
+        """
+        if not isinstance(name, str) or not callable(func):
+            raise TypeUsageError("Backend.register_backend: a name (str) and a function are needed")
+        if name.lower() in NUMBER_OF_BACKEND:
+            raise RuntimeUsageError(f"Backend.register_backend: {name.lower()!r} is already there")
+        PLUGINS[name.lower()] = func
+        NUMBER_OF_BACKEND[name.lower()] = dist_backend.UNDEFINED
+        setattr(cls, name.upper(), name.lower())
+
+
+PLUGINS: dict[str, Callable[..., Any]] = {}
+"""Backends that programs have registered, by name."""
 NUMBER_OF_BACKEND = {
     "tcp": dist_backend.TCP,
     "shm": dist_backend.SHM,

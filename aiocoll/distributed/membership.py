@@ -103,7 +103,7 @@ def init_process_group(
     if limit is not None:
         options["timeout"] = limit
     try:
-        if chosen in carriers.NAMES:
+        if carriers.carries(chosen):
             group = carriers.join(chosen, sync.connect, init_method, {"rank": place, "size": size, **options})
         else:
             group = sync.connect(init_method, rank=place, size=size, **options)
@@ -168,6 +168,12 @@ def get_backend(group: Any = WORLD) -> str:
     """Returns the backend's name in lower case."""
     member_of(group)
     return STATE.backend_name
+
+
+def get_backend_config(group: Any = WORLD) -> str:
+    """Returns which backend serves which device: ``cpu:`` and the backend's name; one backend serves all."""
+    device = "cuda" if get_backend(group) == Backend.NCCL else "cpu"
+    return f"{device}:{STATE.backend_name}"
 
 
 def init_master_worker(backend: str | None = None, init_method: str = "env://", **kwargs: Any) -> None:

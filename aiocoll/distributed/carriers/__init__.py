@@ -19,11 +19,13 @@ import importlib.util
 import secrets
 import socket
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import AiocollError, UsageError
+from ..constants import PLUGINS
 from ..refusals import RuntimeUsageError
 from .carried import Carried
 
@@ -33,11 +35,19 @@ if TYPE_CHECKING:
     from .mpi import MpiLibrary
 
 NAMES = ("mpi", "gloo", "nccl")
+"""Ours; programs may register others."""
 _EXTRA_OF = {"mpi": ("mpi", "mpi4py and an MPI"), "gloo": ("torch", "PyTorch"), "nccl": ("torch", "PyTorch, and GPUs")}
+
+
+def carries(name: str) -> bool:
+    """Whether the arrays of this backend are moved by a library."""
+    return name in NAMES or name in PLUGINS
 
 
 def missing(name: str) -> str:
     """Why this backend cannot work in this installation; empty if it can. Imports torch, and initialises no MPI."""
+    if name in PLUGINS:
+        return ""
     extra, needs = _EXTRA_OF[name]
     remedy = f"backend {name!r} runs on {needs} (extra aiocoll[{extra}], installed by pip install 'aiocoll[{extra}]')"
     try:
@@ -65,6 +75,9 @@ def join(name: str, connect: Callable[..., SyncGroup], init_method: str | None, 
     reason = missing(name)
     if reason:
         raise RuntimeUsageError(f"backend {name!r} is not available: {reason}; 'tcp', 'shm' and 'auto' work everywhere")
+    if name in PLUGINS:
+        world = connect(init_method, **options)
+        return _carried(world, PLUGINS[name](options.get("store"), world.rank, world.size, timedelta(0, world.timeout)))
     if name != "mpi":
         from .process_groups import TorchLibrary
 
@@ -79,6 +92,9 @@ def join(name: str, connect: Callable[..., SyncGroup], init_method: str | None, 
 
 
 def _carried(world: SyncGroup, library: Library) -> SyncGroup:
+    if not all(hasattr(library, each) for each in ("name", "title", "reduces", "open", "invite", "close")):
+        world.disconnect()
+        raise RuntimeUsageError(f"init_process_group: {library!r} is no carriers.base.Library")
     group = world.asynchronous
     assert group._connection is not None
     group._connection.lineage.carrier = Carried(library)

@@ -1,0 +1,236 @@
+"""How a world's calls go through another library: order, groups, refusals, failures, deadlines."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aiocoll
+import aiocoll.distributed as dist
+from aiocoll.distributed import constants
+from aiocoll.distributed.carriers.operands import load, spelled, stand_in
+from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, MismatchError, UsageError
+from tests.distributed.fake_library import Bus
+from tests.distributed.ranks import ranks
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    """The backend "fake", registered as programs register theirs."""
+    made = Bus()
+    dist.Backend.register_backend("Fake", made.library)
+    yield made
+    for names in (constants.PLUGINS, constants.NUMBER_OF_BACKEND):
+        del names["fake"]
+    del dist.Backend.FAKE  # type: ignore[attr-defined]
+
+
+def test_a_backend_of_the_programs_own(bus: Bus) -> None:
+    assert dist.Backend.FAKE == "fake" and dist.is_backend_available("FAKE")  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="already there"):
+        dist.Backend.register_backend("fake", bus.library)
+    with pytest.raises(TypeError, match="a function"):
+        dist.Backend.register_backend("other", "no function")  # type: ignore[arg-type]
+
+    def program(rank: int) -> Any:
+        x = np.arange(3.0) + rank
+        dist.all_reduce(x)
+        return x.tolist(), dist.get_backend(), dist.get_backend_config()
+
+    assert ranks(3, program, "fake") == [([3.0, 6.0, 9.0], "fake", "cpu:fake")] * 3
+    assert bus.opened == [(0, 1, 2)] * 3 and bus.freed == bus.closed == 3
+
+
+def test_what_is_no_library_is_refused(bus: Bus) -> None:
+    constants.PLUGINS["fake"] = lambda *_: object()
+    with pytest.raises(RuntimeError, match=r"is no carriers\.base\.Library"):
+        ranks(1, lambda rank: None, "fake")
+
+
+def test_every_collective(bus: Bus) -> None:
+    def program(rank: int) -> Any:
+        group = dist.group.WORLD.member()
+        said: list[Any] = []
+        x = np.arange(4) + rank
+        dist.reduce(x, 1)
+        said.append(x.tolist())
+        big = np.arange(40_000.0) * (rank + 1)
+        dist.broadcast(big, 2)
+        said.append(big[1])
+        for rows in (3, 9000):
+            parts = group.all_gather(np.full((rows + rank, 2), rank, "i4"))
+            said.append([(part.shape, int(part.sum())) for part in parts])
+            table = group.all_gather(np.full((rows, 2), rank), out=np.zeros((3, rows, 2), int))
+            said.append(table[:, 0, 0].tolist())
+        gathered = group.gather(np.arange(rank, dtype="f4"), 1)
+        said.append(None if gathered is None else [each.tolist() for each in gathered])
+        said.append(group.scatter([np.arange(each) + 5 for each in range(3)] if rank == 0 else None, 0).tolist())
+        said.append(group.reduce_scatter(np.arange(7) + rank).tolist())
+        said.append([each.tolist() for each in group.all_to_all([np.full(peer, rank) for peer in range(3)])])
+        said.append(group.all_to_all([np.array([b"x%d" % rank])] * 3)[2].tolist())
+        said.append(group.scan(np.array([rank + 1]))[0])
+        said.append(group.all_gather_object({"rank": rank}))
+        group.barrier()
+        return said
+
+    plain = ranks(3, program, "auto")
+    bus_answers = ranks(3, program, "fake")
+    assert bus_answers == plain
+    assert len(bus.opened) == 3
+
+
+def test_calls_that_overlap_enter_the_library_in_one_order(bus: Bus) -> None:
+    def program(rank: int) -> Any:
+        xs = [np.full(5, float(number + rank)) for number in range(40)]
+        works = []
+        for number, x in enumerate(xs):
+            if number % 4 == 3:
+                works.append(dist.broadcast(x, number % 3, async_op=True))
+            elif number % 4 == 1:
+                works.append(dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True))
+            else:
+                works.append(dist.all_reduce(x, async_op=True))
+        for work in works:
+            assert work is not None
+            work.wait()
+        return [x[0] for x in xs]
+
+    def right(number: int) -> float:
+        return number + (number % 3 if number % 4 == 3 else 2 if number % 4 == 1 else 2 * number + 3)
+
+    assert ranks(3, program, "fake") == [[right(number) for number in range(40)]] * 3
+
+
+def test_groups_open_their_own_and_free_it(bus: Bus) -> None:
+    def program(rank: int) -> Any:
+        pairs = [dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([2, 0])]
+        said = []
+        for pair in pairs:
+            x = np.array([rank + 1])
+            dist.all_reduce(x, group=pair)
+            said.append(int(x[0]))
+        for pair in pairs:
+            dist.destroy_process_group(pair)
+        last = dist.new_group()
+        x = np.array([1])
+        dist.all_reduce(x, group=last)  # a new group looks for those that are closed
+        dist.barrier()
+        return said
+
+    assert ranks(3, program, "fake") == [[3, 1, 4], [3, 5, 2], [3, 5, 4]]
+    assert sorted(set(bus.opened)) == [(0, 1), (0, 1, 2), (0, 2), (1, 2)]
+    assert bus.freed == 12
+
+
+def test_what_differs_is_refused_before_the_library_sees_it(bus: Bus) -> None:
+    def program(rank: int) -> Any:
+        twin = dist.new_group()
+        begun = len(bus.operations)
+        with pytest.raises(MismatchError, match="rank"):
+            dist.all_reduce(np.zeros(3 + rank), group=twin)
+        assert len(bus.operations) == begun
+        with pytest.raises(UsageError):
+            dist.all_reduce(np.zeros(3) if rank else None)
+        with pytest.raises(UsageError, match="backend 'fake' .* cannot do aiocoll.SUM of complex256"):
+            dist.all_reduce(np.zeros(3, "G"))
+        with pytest.raises(UsageError, match="cannot do aiocoll.op"):
+            dist.all_reduce(np.zeros(3), aiocoll.op(lambda a, b: a + b))
+        dist.barrier()
+        assert len(bus.operations) == begun
+        x = np.ones(2)
+        dist.all_reduce(x)
+        return x[0]
+
+    assert ranks(2, program, "fake") == [2.0, 2.0]
+
+
+def test_calls_by_name_are_refused(bus: Bus) -> None:
+    def program(rank: int) -> Any:
+        with pytest.raises(UsageError, match="matches calls by their order only"):
+            dist.new_group().member().all_reduce(np.zeros(3), name="loss")  # type: ignore[union-attr]
+
+    ranks(2, program, "fake")
+
+
+def test_a_library_that_fails_or_hangs_breaks_the_group_in_its_name(bus: Bus) -> None:
+    def program(rank: int) -> Any:
+        first = dist.new_group(timeout=1.0)
+        dist.barrier()
+        bus.hangs = True
+        with pytest.raises((CollectiveTimeoutError, GroupBrokenError), match="the fake library was not done"):
+            dist.all_reduce(np.zeros(3), group=first)
+        dist.barrier()
+        bus.hangs = False
+        bus.fails = True
+        second = dist.new_group()
+        with pytest.raises(GroupBrokenError, match="the fake library failed: OSError: the wire is cut"):
+            dist.all_reduce(np.zeros(3), group=second)
+        dist.barrier()
+        return True
+
+    assert ranks(2, program, "fake") == [True, True]
+
+
+def test_a_library_that_fails_at_once_fails_the_joining(bus: Bus) -> None:
+    bus.fails = True
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="does not work here"):
+        warnings.simplefilter("ignore", ResourceWarning)
+        ranks(2, lambda rank: None, "fake")
+    gc.collect()
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("name", ["SUM", "PROD", "MIN", "MAX", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"])
+def test_reductions_in_fewer_words_have_numpys_values(name: str) -> None:
+    """Every dtype through a library that knows four of them, folded here as it would fold."""
+    op = getattr(aiocoll, name)
+    rng = np.random.default_rng(5)
+    for kind in "?bhilqBHILQefdFD":
+        dtype = np.dtype(kind)
+        if not any(each is not None for each in [_work(op, dtype)]):
+            continue
+        work = _work(op, dtype)
+        assert work is not None
+        parts = [_any(rng, work) for _ in range(3)]
+        wanted = parts[0].copy()
+        for each in parts[1:]:
+            op.fold(wanted, each, wanted)
+        op.finish(wanted, 3)
+        able = spelled(op, work)
+        assert able is not None
+        native = stand_in(*able, lambda dtype, op: dtype.char in "Bild" and (dtype.kind in "iu" or op[0] in "SPM"))
+        if native is None:
+            assert work.kind in "fc"
+            continue
+        loaded = [load(each, op, native, able[1]) for each in parts]
+        total = loaded[0][0].copy()
+        fold = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum, "BAND": np.bitwise_and,
+                "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}[able[1]]  # fmt: skip
+        for each, _ in loaded[1:]:
+            total = fold(total, each)
+        loaded[0][0][...] = total
+        restore = loaded[0][1]
+        if restore is not None:
+            restore(loaded[0][0])
+        op.finish(parts[0], 3)
+        np.testing.assert_array_equal(parts[0], wanted, err_msg=f"{name} of {kind} as {native}")
+
+
+def _work(op: Any, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    try:
+        work: np.dtype[Any] = op.work_dtype(dtype)
+    except UsageError:
+        return None
+    return work
+
+
+def _any(rng: np.random.Generator, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, 200, dtype, endpoint=True)
+    return rng.integers(-3, 4, 200).astype(dtype)
