@@ -26,6 +26,7 @@ from .. import observe
 from ..cpus import usable_cpus
 from ..errors import NotInitializedError, SerializationError, UsageError
 from ..observe import dumping
+from ..transport.forked import not_for_children
 from .interrupt import INTERRUPTS
 from .started import Started
 from .stepping import ABANDON_SECONDS_MAX, Continued, Make, T, abandon_task, as_task, coroutine_of, outcome, stop_loop
@@ -47,6 +48,8 @@ class QuietLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._home = os.getpid()
+        for wakes in (self._ssock, self._csock):  # type: ignore[attr-defined]
+            not_for_children(wakes)
 
     def close(self) -> None:
         if os.getpid() == self._home:

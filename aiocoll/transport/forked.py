@@ -1,4 +1,4 @@
-"""Connections are not for forked children: as long as one holds a copy, the peer does not learn that the rank ended.
+"""Sockets are not for forked children: as long as one holds a copy, the peer does not learn that the rank ended.
 
 The rule: a child only lets go of its copies; what the parent has, and what its event loop watches, stays as it is.
 """

@@ -16,6 +16,7 @@ from typing import Final
 
 from ..errors import AuthenticationError, UsageError, WireError
 from ..wire.hello import RANK, ClientHello, Identity, Reason, Refused, ServerHello, Theirs
+from .forked import not_for_children
 from .tcp_health import LOST_SECONDS, is_dialling, no_answer, says_lost, tune
 
 _log = logging.getLogger("aiocoll.transport")
@@ -333,6 +334,7 @@ class Porch:
         came: Callable[[int, socket.socket, bytes], bool],
     ) -> None:
         self.loop, self.world, self._listener = loop, world, listener
+        not_for_children(listener)  # or who dials when it is closed here would wait at a door that nobody opens
         self.may_come, self.came = may_come, came
         self.strangers: set[_Stranger] = set()
         self._strangers_max = 4 * world.size + 16
