@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ..place import detect
 from ..place.torch_variables import read
@@ -68,7 +68,7 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
     for name, value in given.items():
         said[name] = str(value)
     query = "&".join(f"{name}={value}" for name, value in said.items())
-    return handler(urlunsplit(parts._replace(query=query)) if given else url, **kwargs)
+    return handler(f"{url.partition('?')[0]}?{query}" if given else url, **kwargs)
 
 
 def is_registered(url: str) -> bool:

@@ -38,8 +38,15 @@ class StatePerThread:
         setattr(self._mine(), name, value)
 
 
-def ranks(size: int, program: Callable[[int], Any], backend: str = "tcp", **init: Any) -> list[Any]:
-    """`program(rank)` on `size` ranks that have joined and will leave; what it returned, by rank.
+def ranks(
+    size: int,
+    program: Callable[[int], Any],
+    backend: str = "tcp",
+    join: Callable[[int], dict[str, Any]] | None = None,
+    **init: Any,
+) -> list[Any]:
+    """`program(rank)` on `size` ranks that have joined and will leave; what it returned, by rank. `join(rank)` gives
+    keywords for init_process_group() that say where to meet, instead of a file.
 
     Raises the earliest error that is no other rank's consequence, with all of them in its notes.
     """
@@ -48,7 +55,8 @@ def ranks(size: int, program: Callable[[int], Any], backend: str = "tcp", **init
 
     def one(rank: int, url: str) -> None:
         try:
-            dist.init_process_group(backend, url, rank=rank, world_size=size, **{"timeout": 20.0, **init})
+            place = {"init_method": url} if join is None else join(rank)
+            dist.init_process_group(backend, **{"rank": rank, "world_size": size, "timeout": 20.0, **place, **init})
             results[rank] = program(rank)
         except BaseException as error:
             errors[rank] = error

@@ -142,7 +142,7 @@ def test_timeouts_of_groups() -> None:
 
 @pytest.mark.parametrize("sort", [True, False])
 def test_g1_one_rule_for_every_root(sort: bool) -> None:
-    """Whose rank is a root's: one rule for every call, helpers both ways, also in a group without the world's rank 0."""
+    """Whose rank is a root's: one rule for every call, helpers both ways, also where rank 0 is not a member."""
 
     def program(rank: int) -> None:
         for members in ([2, 0, 3], [3, 1]):

@@ -99,15 +99,25 @@ class Store:
         size = integer(world_size, "store.barrier", "world_size")
         if size < 1:
             raise RuntimeUsageError(f"store.barrier({key!r}): world_size={size}: at least one worker comes")
-        number = self.add(f"{key}/num_members", 1)
+        members = f"{key}/num_members"
+        number = self.add(members, 1)
         last = f"{key}/last_member/{(number - 1) // size}"
         if number % size == 0:
             self.set(last, "1")
         try:
             self.wait([last], timeout)
         except RendezvousTimeoutError as error:
-            here = (self.add(f"{key}/num_members", 0) - 1) % size + 1
-            raise RendezvousTimeoutError(f"store.barrier({key!r}): {here} of {size} workers came: {error}") from error
+            came = self._withdraw(members, (number - 1) // size * size, size)
+            if came == size:
+                return  # the last one has come in this very moment
+            raise RendezvousTimeoutError(f"store.barrier({key!r}): {came} of {size} workers came: {error}") from error
+
+    def _withdraw(self, members: str, before: int, size: int) -> int:
+        """Takes this worker's arrival back, unless all have come; how many had come."""
+        while True:
+            here = self.add(members, 0)
+            if here - before >= size or self.compare_set(members, str(here), str(here - 1)) == str(here - 1).encode():
+                return min(here - before, size)
 
     def has_extended_api(self) -> bool:
         """Whether append, multi_get and multi_set are there."""

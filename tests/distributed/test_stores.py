@@ -1,0 +1,424 @@
+"""The documented stores: alone, shared by processes' threads, and as places where a world meets."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aiocoll.distributed as dist
+from aiocoll import store as stores
+from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
+from aiocoll.testing import stores as conformance
+from tests.distributed.processes import free_port, spawn
+from tests.distributed.ranks import ranks
+
+HERE = "127.0.0.1"
+SHORT = timedelta(milliseconds=100)
+
+
+class Own(dist.Store):
+    """A program's own store, over a dict."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.lock = threading.Lock()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.held[key] = value.encode() if isinstance(value, str) else value
+
+    def get(self, key: str) -> bytes:
+        return self.held[key]
+
+    def check(self, keys: Any) -> bool:
+        return all(key in self.held for key in keys)
+
+    def add(self, key: str, amount: int) -> int:
+        with self.lock:
+            self.held[key] = str(int(self.held.get(key, b"0")) + amount).encode()
+            return int(self.held[key])
+
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        expected, desired = (
+            each.encode() if isinstance(each, str) else each for each in (expected_value, desired_value)
+        )
+        with self.lock:
+            if self.held.get(key, b"") == expected:
+                self.held[key] = desired
+            return self.held.get(key, expected)
+
+    def append(self, key: str, value: str | bytes) -> None:
+        with self.lock:
+            self.held[key] = self.held.get(key, b"") + (value.encode() if isinstance(value, str) else value)
+
+    def delete_key(self, key: str) -> bool:
+        return self.held.pop(key, None) is not None
+
+    def list_keys(self) -> list[str]:
+        return list(self.held)
+
+
+Kind = Callable[[], dist.Store]
+
+
+@pytest.fixture(params=["TCPStore", "FileStore", "HashStore", "PrefixStore"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dist.Store]:
+    kinds: dict[str, Kind] = {
+        "TCPStore": lambda: dist.TCPStore(HERE, 0, 1, True, timedelta(seconds=20)),
+        "FileStore": lambda: dist.FileStore(str(tmp_path / "store"), 1),
+        "HashStore": dist.HashStore,
+    }
+    with kinds.get(request.param, dist.HashStore)() as opened:
+        seen = dist.PrefixStore("part", opened) if request.param == "PrefixStore" else opened
+        seen.set_timeout(timedelta(seconds=20))
+        yield seen
+
+
+# ------------------------------------------------------------------------------------------------ every method
+
+
+def test_every_documented_method(store: dist.Store) -> None:
+    before = store.num_keys()
+    assert store.has_extended_api() and store.timeout == timedelta(seconds=20)
+    store.set("a", "x")
+    store.set("b", b"\xff")
+    assert store.get("a") == b"x" and store.multi_get(["b", "a"]) == [b"\xff", b"x"]
+    assert store.num_keys() == before + 2
+    assert (store.add("c", 3), store.add("c", -1), store.get("c")) == (3, 2, b"2")
+    assert store.check(["a", "b"]) and not store.check(["a", "zz"]) and store.check([])
+    assert store.compare_set("n", "", "v") == b"v" and store.compare_set("n", "v", b"w") == b"w"
+    assert store.compare_set("n", "v", "z") == b"w" and store.compare_set("mm", "v", "z") == b"v"
+    assert not store.check(["mm"])
+    assert store.delete_key("a") and not store.delete_key("a")
+    store.append("q", "1")
+    store.append("q", "2")
+    assert store.get("q") == b"12"
+    store.multi_set(["m1", "m2"], ["1", b"2"])
+    assert sorted(store.list_keys()) == ["b", "c", "m1", "m2", "n", "q"]
+    store.queue_push("line", "1")
+    store.queue_push("line", "2")
+    assert store.queue_len("line") == 2 and store.queue_pop("line") == b"1" and store.queue_pop("line", False) == b"2"
+    with pytest.raises(dist.QueueEmptyError, match="line") as caught:
+        store.queue_pop("line", block=False)
+    assert isinstance(caught.value, RuntimeError)
+    with store.clone() as twin:
+        assert twin.get("b") == b"\xff" and twin.timeout == store.timeout
+    store.barrier("here", 1)
+    assert "Store" in repr(store)
+
+
+def test_h5_a_wait_that_ends_says_for_what(store: dist.Store) -> None:
+    """A key that never comes: TimeoutError and RuntimeError with the key; other calls on the same client go on."""
+    store.set_timeout(SHORT)
+    late: list[tuple[str, Callable[[], Any]]] = [
+        ("nope", lambda: store.get("nope")), ("nope", lambda: store.multi_get(["nope"])),
+        ("nope", lambda: store.wait(["nope"])), ("line", lambda: store.queue_pop("line")),
+        ("1 of 2 workers", lambda: store.barrier("here", 2)), ("1 of 2 workers", lambda: store.barrier("here", 2)),
+    ]  # fmt: skip
+    for key, call in late:
+        with pytest.raises(RendezvousTimeoutError, match=f"{key}.*0.1 s") as caught:
+            call()
+        assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, RuntimeError)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, ["later"], timedelta(seconds=20))
+        for number in range(100):
+            assert store.add("counter", 1) == number + 1
+        assert not waiting.done()
+        store.set("later", "now")
+        waiting.result(20)
+
+
+def test_h3_a_wait_for_several_keys(store: dist.Store) -> None:
+    """A wait for several keys, of which some were there and some come later, in whatever order."""
+    store.set("a", "1")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(store.wait, ["c", "a", "b", "a"], timedelta(seconds=20)) for _ in range(2)]
+        store.set("b", "2")
+        assert not any(each.done() for each in waiting)
+        store.set("c", "3")
+        for each in waiting:
+            each.result(20)
+    store.wait([])
+    store.wait(["a"], timedelta(0))
+    with pytest.raises(TimeoutError, match="nope"):
+        store.wait(["a", "nope"], timedelta(0))
+
+
+def test_several_threads_and_a_barrier_that_serves_again(store: dist.Store) -> None:
+    def worker(number: int) -> list[int]:
+        seen = []
+        for turn in range(5):
+            store.add(f"turn {turn}", 1)
+            store.barrier("all", 3, timedelta(seconds=20))
+            seen.append(int(store.get(f"turn {turn}")))
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(worker, range(3))) == [[3] * 5] * 3
+
+
+def test_refused_arguments(store: dist.Store) -> None:
+    refused: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+        (TypeError, "str or bytes", lambda: store.set("a", 3)),  # type: ignore[arg-type]
+        (TypeError, "list of str", lambda: store.wait("a")),
+        (TypeError, "int", lambda: store.add("a", 1.5)),  # type: ignore[arg-type]
+        (TypeError, "timedelta", lambda: store.set_timeout("3")),  # type: ignore[arg-type]
+        (RuntimeError, "negative", lambda: store.set_timeout(timedelta(seconds=-1))),
+        (RuntimeError, "one value for each key", lambda: store.multi_set(["a", "b"], ["1"])),
+        (RuntimeError, "at least one worker", lambda: store.barrier("a", 0)),
+    ]
+    for kind, words, call in refused:
+        with pytest.raises(kind, match=words) as caught:
+            call()
+        assert isinstance(caught.value, UsageError)
+    store.set("text", "x")
+    with pytest.raises(ValueError, match="not a counter"):
+        store.add("text", 1)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    for made in (dist.HashStore(), dist.FileStore(str(path)), dist.TCPStore(HERE, 0, None, True)):
+        made.close()
+        made.close()
+        with pytest.raises(RendezvousError, match="closed"):
+            made.set("a", "b")
+    assert not path.exists()
+
+
+def test_a_dropped_store_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    made: list[dist.Store] = [dist.HashStore(), dist.FileStore(str(path)), dist.TCPStore(HERE, 0, 1, True)]
+    for each in made:
+        each.set("a", "b")
+        with pytest.raises(TimeoutError):
+            each.wait(["never"], SHORT)
+    assert path.exists()
+    made.clear()
+    del each
+    gc.collect()
+    assert not path.exists()
+
+
+def test_a_store_of_ones_own_lacks_what_it_does_not_say() -> None:
+    bare = dist.Store()
+    calls: list[Callable[[], Any]] = [
+        lambda: bare.set("a", ""), lambda: bare.get("a"), lambda: bare.add("a", 1), lambda: bare.check(["a"]),
+        lambda: bare.compare_set("a", "", ""), lambda: bare.delete_key("a"), bare.num_keys, bare.list_keys, bare.clone,
+        lambda: bare.wait(["a"]), lambda: bare.append("a", ""), lambda: bare.queue_push("a", ""),
+        lambda: bare.queue_pop("a"), lambda: bare.queue_len("a"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(NotImplementedError, match="Store has no method"):
+            call()
+    own = Own()
+    own.multi_set(["a", "b"], ["1", b"2"])
+    assert own.multi_get(["b", "a"]) == [b"2", b"1"]
+    seen = dist.PrefixStore("x", own)
+    seen.set("a", "3")
+    assert own.held["x/a"] == b"3" and seen.underlying_store is own and seen.list_keys() == ["a"]
+
+
+# ------------------------------------------------------------------------------------------------ over a port
+
+
+def test_workers_of_a_tcp_store() -> None:
+    with dist.TCPStore(HERE, 0, None, True) as master:
+        assert (master.host, master.num_keys(), master.libuvBackend) == (HERE, 0, False)
+
+        def client(number: int) -> bytes:
+            with dist.TCPStore(HERE, master.port, world_size=3, timeout=timedelta(seconds=20)) as one:
+                one.set(f"from {number}", str(number))
+                return one.get(f"from {(number + 1) % 3}")
+
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(client, range(3))) == [b"1", b"2", b"0"]
+        assert "init/" not in master.list_keys()
+
+
+def test_the_master_waits_for_its_workers() -> None:
+    port = free_port()
+    with ThreadPoolExecutor(2) as pool:
+        client = pool.submit(dist.TCPStore, HERE, port, 2, False, timedelta(seconds=20))
+        with dist.TCPStore(HERE, port, 2, True, timedelta(seconds=20)) as master, client.result(20) as one:
+            one.set("a", "b")
+            assert master.get("a") == b"b" and master.num_keys() == 2  # one counts the workers
+    with pytest.raises(TimeoutError, match="1/2 clients joined"):
+        dist.TCPStore(HERE, 0, 2, True, timedelta(milliseconds=50))
+    with dist.TCPStore(HERE, 0, 2, True, SHORT, wait_for_workers=False) as alone:
+        assert alone.num_keys() == 0
+
+
+def test_i6_a_socket_that_is_bound_already() -> None:
+    """A port that somebody has reserved: the bound socket itself is handed over, so nobody can come between."""
+    reserved = socket.socket()
+    reserved.bind((HERE, 0))
+    port = reserved.getsockname()[1]
+    with pytest.raises(OSError):  # the thief
+        socket.create_server((HERE, port))
+    descriptor = reserved.detach()
+    with dist.TCPStore(HERE, port, 1, True, master_listen_fd=descriptor) as master:
+        assert master.port == port
+        with dist.TCPStore(HERE, port) as one:
+            one.set("a", "1")
+        assert master.get("a") == b"1"
+
+
+def test_refused_addresses() -> None:
+    for words, call in (
+        ("only loopback", lambda: dist.TCPStore("0.0.0.0", 0, 1, True)),
+        ("from 0 to 65535", lambda: dist.TCPStore(HERE, 65536, 1, True)),
+        ("from 0 to 65535", lambda: dist.TCPStore(HERE, 0)),
+        ("world_size=0", lambda: dist.TCPStore(HERE, 0, 0, True)),
+        ("could not be reached", lambda: dist.TCPStore(HERE, free_port(), timeout=SHORT)),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            call()
+    for call in (lambda: dist.TCPStore(3, 0), lambda: dist.FileStore(3), lambda: dist.PrefixStore("a", object())):  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(RendezvousError, match="cannot be opened"):
+        dist.FileStore("/nowhere/at/all")
+
+
+# ------------------------------------------------------------------------------------------------ meeting
+
+
+def met(rank: int, size: int) -> tuple[int, int, list[float]]:
+    x = np.arange(3.0) + rank
+    dist.all_reduce(x)
+    return dist.get_rank(), dist.get_world_size(), x.tolist()
+
+
+def all_met(size: int) -> list[Any]:
+    return [(rank, size, sum(np.arange(3.0) + each for each in range(size)).tolist()) for rank in range(size)]
+
+
+@pytest.mark.parametrize("kind", ["hash", "prefix", "file", "tcp", "own", "async"])
+def test_a_world_meets_in_a_store(kind: str, tmp_path: Path) -> None:
+    with dist.HashStore() as shared, dist.TCPStore(HERE, 0, None, True) as master:
+        own, memory = Own(), stores.MemoryStore()
+
+        def mine() -> Any:
+            match kind:
+                case "hash":
+                    return shared
+                case "prefix":
+                    return dist.PrefixStore("job", dist.PrefixStore("1", shared))
+                case "file":
+                    return dist.FileStore(str(tmp_path / "meet"), 3)
+                case "tcp":
+                    return dist.TCPStore(HERE, master.port)
+                case "own":
+                    return own
+            return memory.clone()
+
+        assert ranks(3, lambda rank: met(rank, 3), join=lambda _: {"store": mine()}) == all_met(3)
+        left = [key for key in own.held if key.startswith("world/1")]
+        assert not left
+        if kind == "hash":
+            shared.set("still", "open")
+    gc.collect()  # a world that is left is a knot of objects, the store's view among them
+    assert not list(tmp_path.iterdir())
+
+
+def test_k1_again_and_again_over_one_store() -> None:
+    """Join, work, leave, in one process and over one store, twenty times; a subgroup made in between."""
+    with dist.HashStore() as shared:
+        for turn in range(20):
+
+            def program(rank: int, turn: int = turn) -> list[float]:
+                pair = dist.new_group([0, 1])
+                x = np.arange(3.0) * turn + rank
+                dist.all_reduce(x, group=pair)
+                return x.tolist()
+
+            assert ranks(2, program, join=lambda _: {"store": shared}) == [(np.arange(3.0) * 2 * turn + 1).tolist()] * 2
+        assert len(shared.list_keys()) < 10
+
+
+def test_h8_a_name_that_was_left_behind() -> None:
+    """Keys of a start that failed half-way do not poison the next one of the same name; neither do fifty good ones."""
+    with dist.HashStore() as shared:
+        with pytest.raises(RendezvousTimeoutError, match="missing rank"):
+            dist.init_process_group("tcp", store=shared, rank=0, world_size=2, group_name="g", timeout=0.2)
+        before = None
+        for turn in range(25):
+            assert ranks(2, lambda rank: met(rank, 2), join=lambda _: {"store": shared}, group_name="g") == all_met(2)
+            keys = len(shared.list_keys())
+            assert turn < 3 or keys <= before
+            before = keys
+
+
+def test_no_store() -> None:
+    for wrong in (3, object(), "tcp://127.0.0.1:1"):
+        with pytest.raises(TypeError, match="is no store"):
+            dist.init_process_group("tcp", store=wrong, rank=0, world_size=1)
+
+
+async def test_a_program_s_own_store_conforms() -> None:
+    from aiocoll.distributed.stores.borrowed import InThreads
+
+    held = dist.HashStore()
+    try:
+
+        async def open_mine() -> stores.Store:
+            view = InThreads(held)
+            view.timeout = 5.0
+            return view
+
+        for name in ("values_are_kept", "counting"):
+            if name in conformance.CHECKS:
+                await conformance.CHECKS[name](open_mine)
+        view = await open_mine()
+        await view.set("a", b"1")
+        assert await view.get("a") == b"1" and await view.list("a") == ["a"] and await view.delete("a")
+        await view.queue_push("q", b"2")
+        assert await view.queue_pop("q") == b"2" and await view.queue_len("q") == 0
+        with pytest.raises(RendezvousTimeoutError, match="'nope'"):
+            await view.get("nope", timeout=0.05)
+        await view.multi_set({"x": b"1", "y": b"2"})
+        assert await view.multi_get(["y", "x"]) == [b"2", b"1"] and await view.num_keys() == 2
+    finally:
+        held.close()
+
+
+def test_a_forked_child_is_told() -> None:
+    body = """
+    import warnings; warnings.simplefilter("ignore")
+    from aiocoll.errors import RendezvousError
+    store = dist.HashStore(); store.set("a", "1")
+    read, write = os.pipe()
+    if os.fork() == 0:
+        try:
+            store.get("a")
+        except RendezvousError as error:
+            os.write(write, str(error).encode())
+        own = dist.HashStore(); own.set("b", "2")
+        os.write(write, b" and " + own.get("b"))
+        os._exit(0)
+    os.wait(); os.close(write)
+    answer = [os.read(read, 1000).decode(), store.get("a").decode()]
+    """
+    ((said, value),) = spawn(1, body)
+    assert "forked child" in said and said.endswith(" and 2") and value == "1"
+
+
+def test_a_program_may_end_with_a_store_open() -> None:
+    body = f"""
+    port = {free_port()}
+    store = dist.TCPStore("127.0.0.1", port, size, rank == 0)
+    store.set(str(rank), str(rank)); store.wait(["0", "1"])
+    answer = store.get(str(1 - rank)).decode()
+    """
+    assert spawn(2, body) == ["1", "0"]
+    assert "AIOCOLL_SECRET" not in os.environ
