@@ -55,7 +55,7 @@ def to_plain(obj: object) -> tuple[bytes, list[memoryview]]:
 def from_plain(body: memoryview, buffers: list[memoryview]) -> Any:
     """The object of a body and its buffers; arrays apart from the body are views into writeable buffers."""
     try:
-        return _Loader(buffers).unpack(body)
+        return _Loader(buffers).whole(body)
     except SerializationError:
         raise
     except Exception as error:  # whatever forged fields provoke in msgpack and in the constructors
@@ -286,10 +286,27 @@ class _Loader:
     """Builds the object from a body; knows how deep it is and which buffers stand apart."""
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        self.buffers, self.depth = buffers, 0
+        self.depth: int = 0
+        self._apart: dict[int, memoryview] = dict(enumerate(buffers))
 
     def unpack(self, data: bytes | memoryview) -> Any:
-        return msgpack.unpackb(data, ext_hook=self._extension, strict_map_key=False, unicode_errors="surrogatepass")
+        return msgpack.unpackb(  # msgpack's own kind of date has a type of its own unless it is asked for Python's
+            data, ext_hook=self._extension, strict_map_key=False, unicode_errors="surrogatepass", timestamp=3
+        )
+
+    def whole(self, body: memoryview) -> Any:
+        """The object; every buffer belongs to exactly one part of it, so that no message grows while it is loaded."""
+        obj = self.unpack(body)
+        if self._apart:
+            raise SerializationError(f"the object leaves {len(self._apart)} of its buffers over")
+        return obj
+
+    def take(self, index: Any) -> memoryview:
+        """The buffer of that number, once."""
+        buffer = self._apart.pop(index, None)
+        if buffer is None:
+            raise SerializationError(f"the object refers to a buffer that it does not have, or twice ({index!r})")
+        return buffer
 
     def _extension(self, code: int, data: bytes) -> Any:
         reader = _READERS.get(code)
@@ -324,13 +341,12 @@ class _Loader:
 
     def _array_apart(self, data: bytes) -> NDArray[Any]:
         index, meta = self.unpack(data)
-        content: memoryview | bytearray = self.buffers[index]
-        return _array_of(meta, bytearray(content) if memoryview(content).readonly else content)
+        content = self.take(index)
+        return _array_of(meta, bytearray(content) if content.readonly else content)
 
-    def _apart(self, data: bytes) -> memoryview:
+    def _bytes_apart(self, data: bytes) -> memoryview:
         (index,) = self.unpack(data)
-        buffer: memoryview = self.buffers[index]
-        return buffer
+        return self.take(index)
 
 
 def _array_of(meta: bytes, content: bytearray | memoryview) -> NDArray[Any]:
@@ -370,8 +386,8 @@ _READERS: Final[dict[int, Callable[[_Loader, bytes], Any]]] = {
     _ARRAY: _Loader._array,
     _ARRAY_APART: _Loader._array_apart,
     _BYTEARRAY: lambda _, data: bytearray(data),
-    _BYTES_APART: lambda self, data: bytes(self._apart(data)),
-    _BYTEARRAY_APART: lambda self, data: bytearray(self._apart(data)),
+    _BYTES_APART: lambda self, data: bytes(self._bytes_apart(data)),
+    _BYTEARRAY_APART: lambda self, data: bytearray(self._bytes_apart(data)),
     _NUMPY_STR: lambda self, data: np.str_(*self.unpack(data)),
     _NUMPY_BYTES: lambda _, data: np.bytes_(data),
 }
