@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import errors
 from ..buffers import as_array, as_out
 from .constants import IN_PLACE
 from .datatypes import DATATYPE_NULL, Datatype, datatype_of, seen_as
-from .exceptions import TruncateError, UsageError
+from .exceptions import TruncateError, UsageError, translated
 
 Array = NDArray[Any]
 Settle = Callable[[], None]
@@ -214,7 +215,10 @@ def _memory(
             "lower-case call, which takes objects"
         )
     what = where.partition(" on rank ")[0]
-    array = as_out(buffer, what=what, rank=rank) if write else as_array(buffer, what=what, rank=rank)[0]
+    try:
+        array = as_out(buffer, what=what, rank=rank) if write else as_array(buffer, what=what, rank=rank)[0]
+    except errors.UsageError as error:
+        raise translated(error) from error.__cause__
     back: Settle | None = None
     if array.flags.c_contiguous or array.flags.f_contiguous:
         flat = array.reshape(-1, order="A")
