@@ -49,7 +49,7 @@ def all_reduce_coalesced(
         refuse_overlap(outputs, what, rank)
         inputs = [prepared(op, each.flat, what, rank) for each in outputs]
     except UsageError as error:
-        raise refused(member, "all_reduce", error) from error.__cause__
+        raise refused(member, "all_reduce", error, _length(given)) from error.__cause__
 
     def make(g: Group) -> Awaitable[Any]:
         return together(
@@ -99,7 +99,7 @@ def all_gather_coalesced(
         for each in flat:
             read_in_place(each.flat, inputs, what, rank)
     except UsageError as error:
-        raise refused(member, "all_gather", error) from error.__cause__
+        raise refused(member, "all_gather", error, _length(input_tensor_list)) from error.__cause__
 
     def after(found: list[Any]) -> None:
         distribute([each for row in zip(*found, strict=True) for each in row], flat, what, member)
@@ -160,6 +160,11 @@ class _coalescing_manager:
 
     def __repr__(self) -> str:
         return f"_coalescing_manager({len(self.works)} calls on {self._group!r})"
+
+
+def _length(given: Any) -> int:
+    """How many calls the others make, most likely: as many as this rank was to make."""
+    return max(1, len(given)) if isinstance(given, Sequence) and not isinstance(given, str) else 1
 
 
 def _sequence(given: Any, name: str, rank: int) -> Sequence[Any]:

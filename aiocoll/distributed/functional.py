@@ -122,12 +122,14 @@ def permute_tensor(self: Any, src_dst: Sequence[int], group: Any = None, tag: st
 
 def all_reduce_coalesced(self: Sequence[Any], reduceOp: Any, group: Any = None, tag: str = "") -> Any:
     """``all_reduce`` of each tensor of a list, all at once; a list."""
-    return _several(group, "all_reduce", lambda member: [_all_reduce(member, each, reduceOp) for each in self])
+    return _several(
+        group, "all_reduce", lambda member: [_all_reduce(member, each, reduceOp) for each in self], len(self)
+    )
 
 
 def all_gather_single_coalesced(self: Sequence[Any], group: Any = None, tag: str = "") -> Any:
     """``all_gather_single`` of each tensor of a list along its first dimension, all at once; a list."""
-    return _several(group, "all_gather", lambda member: [_all_gather(member, each, 0) for each in self])
+    return _several(group, "all_gather", lambda member: [_all_gather(member, each, 0) for each in self], len(self))
 
 
 def reduce_scatter_single_coalesced(
@@ -143,7 +145,7 @@ def reduce_scatter_single_coalesced(
             )
         return [_reduce_scatter(member, each, reduceOp, dim) for each, dim in zip(inputs, scatter_dim, strict=True)]
 
-    return _several(group, "reduce_scatter", prepare)
+    return _several(group, "reduce_scatter", prepare, len(inputs))
 
 
 all_gather_into_tensor_coalesced = all_gather_single_coalesced
@@ -159,11 +161,12 @@ def wait_tensor(tensor: Any) -> Any:
 
 
 def _one(group: Any, collective: str, prepare: Callable[[SyncGroup], _Call]) -> Any:
-    found = _several(group, collective, lambda member: [prepare(member)])
+    found = _several(group, collective, lambda member: [prepare(member)], 1)
     return None if found is None else found[0]
 
 
-def _several(group: Any, collective: str, prepare: Callable[[SyncGroup], list[_Call]]) -> list[Any] | None:
+def _several(group: Any, collective: str, prepare: Callable[[SyncGroup], list[_Call]], count: int) -> list[Any] | None:
+    """Makes ``count`` calls at once; where the arguments of one are refused, all are."""
     member = member_of(_group(group))
     if member is None:
         return None
@@ -172,7 +175,7 @@ def _several(group: Any, collective: str, prepare: Callable[[SyncGroup], list[_C
         if not calls:
             raise RuntimeUsageError(f"{collective} on rank {member.rank}: the list of tensors is empty")
     except UsageError as error:
-        raise refused(member, collective, error) from error.__cause__
+        raise refused(member, collective, error, max(1, count)) from error.__cause__
     if len(calls) == 1:
         return [calls[0].finish(run(member, calls[0].make))]
     results = run(member, lambda g: together([each.make(g) for each in calls]))

@@ -169,10 +169,12 @@ def _as_documented(error: BaseException | None) -> BaseException | None:
     return documented(error) if isinstance(error, UsageError) else error
 
 
-def refused(group: SyncGroup, what: str, error: UsageError) -> UsageError:
-    """For a refused argument of a collective: the peers' call is refused too, and this is what to raise here."""
-    try:
-        group.run(lambda g: g.refuse(what, error))
-    except AiocollError:
-        pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
+def refused(group: SyncGroup, what: str, error: UsageError, times: int = 1) -> UsageError:
+    """For a refused argument of a collective: the peers' call is refused too, and this is what to raise here;
+    ``times``: of how many calls it would have been the argument."""
+    for _ in range(times):
+        try:
+            group.run(lambda g: g.refuse(what, error))
+        except AiocollError:
+            pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
     return documented(error)

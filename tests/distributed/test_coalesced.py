@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,3 +91,32 @@ def test_coalescing_manager_keeps_the_handles_of_its_group(async_ops: bool) -> N
         assert len(manager.works) == 3
 
     ranks(2, program)
+
+
+def test_one_tensor_that_is_refused_refuses_the_whole_list_for_all() -> None:
+    """Each tensor is a call with a number of its own: all of them are refused, and the next call meets its like."""
+    functional = dist.functional
+
+    def program(rank: int) -> None:
+        right = [np.arange(3.0), np.arange(2), np.ones(1)]
+        wrong: list[Any] = [right[0], "no tensor", right[2]]
+        mine = wrong if rank == 1 else right
+        rows = [[np.zeros(3), np.zeros(2, int), np.zeros(1)] for _ in range(3)]
+        calls: list[Callable[[], Any]] = [
+            lambda: dist.all_reduce_coalesced(mine),
+            lambda: dist.all_reduce_coalesced(right, dist.ReduceOp.SUM if rank else 5),
+            lambda: dist.all_gather_coalesced(rows, mine),
+            lambda: functional.all_reduce_coalesced(mine, "sum"),
+            lambda: functional.all_reduce_coalesced(right, "sum" if rank else "add"),
+            lambda: functional.all_gather_single_coalesced(mine),
+            lambda: functional.reduce_scatter_single_coalesced([np.ones(3)] * 2, "sum", [0, 0 if rank else 1]),
+        ]
+        for number, each in enumerate(calls):
+            with pytest.raises(UsageError, match="rank [01]|op should be"):
+                each()
+            total = np.arange(3.0) + rank
+            dist.all_reduce(total)
+            assert total.tolist() == [3, 6, 9], number
+        assert not any(each.any() for row in rows for each in row)
+
+    ranks(3, program)
