@@ -1,0 +1,89 @@
+"""What the pages of the manual say beside their blocks: names that exist, programs that need more than one command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import aiocoll
+import aiocoll.distributed
+import aiocoll.mpi
+import aiocoll.sync
+
+from .snippets import PAGES, ROOT, taken
+
+LOGGERS = ("stall",)
+HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def things() -> dict[str, tuple[Any, ...]]:
+    """What the words before a dot stand for in the manual: a group may be an awaited or a blocking one."""
+
+    async def joined() -> aiocoll.Group:
+        async with aiocoll.connect() as group:
+            return group
+
+    with aiocoll.sync.connect() as blocking:
+        pass
+    return {
+        "aiocoll": (aiocoll,),
+        "group": (asyncio.run(joined()), blocking, aiocoll.distributed.group),
+        "dist": (aiocoll.distributed,),
+        "MPI": (aiocoll.mpi,),
+        "comm": (aiocoll.mpi.COMM_WORLD,),
+    }
+
+
+def exists(thing: Any, path: str) -> bool:
+    if thing is aiocoll and path in LOGGERS:
+        return True
+    for name in path.split("."):
+        if isinstance(thing, ModuleType):
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(f"{thing.__name__}.{name}")
+        if not hasattr(thing, name):
+            return False
+        thing = getattr(thing, name)
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_in_the_text_exist(page: Path, things: dict[str, tuple[Any, ...]]) -> None:
+    """Also in the column of what other libraries call it, where the shims have their names."""
+    missing = set()
+    for code in re.findall(r"`([^`\n]+)`", page.read_text()):
+        for word, path in re.findall(r"(?<![\w./])(aiocoll|group|dist|MPI|comm)\.([A-Za-z_][\w.]*\w)", code):
+            if not any(exists(thing, path) for thing in things[word]):
+                missing.add(f"{word}.{path}")
+    assert not missing
+
+
+def test_two_processes_meet_without_a_runner(tmp_path: Path) -> None:
+    script = tmp_path / "meet.py"
+    script.write_text(taken("running.md", "tests/docs/test_pages.py::test_two_processes_meet_without_a_runner"))
+    command = [sys.executable, str(script)]
+    where = f"file://{tmp_path}/meeting"
+    ranks = [
+        subprocess.Popen([*command, str(rank), where], env=HERE, stdout=subprocess.PIPE, text=True) for rank in (0, 1)
+    ]
+    assert [each.communicate(timeout=60)[0] for each in ranks] == ["[{'rank': 0}, {'rank': 1}]\n"] * 2
+
+
+def test_an_mpi4py_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(taken("from_mpi4py.md", "tests/docs/test_pages.py::test_an_mpi4py_script"))
+    command = [sys.executable, "-m", "aiocoll", "run", "-n", "3", str(script)]
+    done = subprocess.run(command, env=HERE, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[r0] [3. 3. 3. 3.] [{'rank': 0}, {'rank': 1}, {'rank': 2}]\n"
