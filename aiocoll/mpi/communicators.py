@@ -203,6 +203,7 @@ class Comm(Messages, Collectives, Objects):
         except AiocollError as error:
             raise translated(error) from error.__cause__
         if made is not None:
+            made.need_not_be_closed()
             self._first()._made.append(made)
         return made
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import ops
+from .. import errors, ops
 from .datatypes import Datatype
-from .exceptions import UsageError, outside
+from .exceptions import UsageError, outside, translated
 from .specs import reading, writing
 
 Array = NDArray[Any]
@@ -82,10 +82,13 @@ class Op:
                 f"{both.flat.dtype}"
             )
         kernel = self.on_arrays(both.datatype, "Reduce_local")
-        kernel.check(both.flat.dtype, 0, "Reduce_local")
-        bound = kernel.bind(both.flat.shape, both.flat.dtype, what="Reduce_local")
         result = np.empty_like(both.flat)
-        bound.fold(left.flat, both.flat, result)
+        try:
+            kernel.check(both.flat.dtype, 0, "Reduce_local")
+            bound = kernel.bind(both.flat.shape, both.flat.dtype, what="Reduce_local")
+            bound.fold(left.flat, both.flat, result)
+        except errors.UsageError as error:
+            raise translated(error) from error.__cause__
         bound.finish(result, 2)
         both.fill(result)
 

@@ -98,8 +98,12 @@ class About:
 
     @property
     def followed(self) -> bool:
-        """Whether another group has taken this one's place, so that nobody need close it."""
+        """Whether nobody need close this one, as when another group has taken its place."""
         return self._group._followed
+
+    def need_not_be_closed(self) -> None:
+        """From now on this group may be dropped without a warning: it ends then, or with what it grew out of."""
+        self._group._followed = True
 
     @property
     def foreign(self) -> bool:
