@@ -614,6 +614,70 @@ def all_gather_object_and_broadcast_object_list() -> None:
         assert objects == [root, (root, "text"), None]
 
 
+@check
+def all_gather_and_reduce_scatter_single_large_and_in_place() -> None:
+    size, count = len(everyone()), 300_000  # long enough to be read where it lies
+    whole = np.zeros((size, count))
+    for turn in range(3):
+        whole[me()] = data(me(), "f8", (count,), turn)
+        dist.all_gather_single(whole, whole[me()])
+        expect(whole, np.stack([data(rank, "f8", (count,), turn) for rank in everyone()]))
+        total = whole.sum(0)
+        work = dist.reduce_scatter_single(whole[me()], whole.copy(), async_op=True)
+        assert work is not None and work.wait()
+        expect(whole[me()], data(me(), "f8", (count,), turn) * size)
+        part = np.zeros(count)
+        dist.reduce_scatter(part, [data(me(), "f8", (count,), turn)] * size)
+        expect(part, total)
+
+
+@check
+def all_to_all_of_rows_and_lists() -> None:
+    size = len(everyone())
+    for count in (1, 40_000):
+        x = np.concatenate([data(me(), "i8", (count,), other) for other in everyone()])
+        wanted = np.concatenate([data(other, "i8", (count,), me()) for other in everyone()])
+        for _ in range(2):
+            y = np.zeros_like(x)
+            dist.all_to_all_single(y, x)
+            expect(y, wanted)
+        dist.all_to_all_single(x, x)
+        expect(x, wanted)
+        outputs = [np.zeros(count * (me() + 1)) for _ in everyone()]
+        dist.all_to_all(outputs, [data(me(), "f8", (count * (other + 1),)) for other in everyone()])
+        for other, output in enumerate(outputs):
+            expect(output, data(other, "f8", (count * (me() + 1),)))
+    assert size == dist.get_world_size()
+
+
+@check
+def batches_of_messages_to_everybody() -> None:
+    for count in (3, 200_000):
+        buffers = [np.zeros(count) for _ in everyone()]
+        ops = [dist.P2POp(dist.irecv, buffers[other], other) for other in everyone()]
+        ops += [dist.P2POp(dist.isend, data(me(), "f8", (count,), other), other) for other in everyone()]
+        for work in dist.batch_isend_irecv(ops):
+            assert work.wait()
+        for other, buffer in enumerate(buffers):
+            expect(buffer, data(other, "f8", (count,), me()))
+
+
+@check
+def lists_of_objects() -> None:
+    size = len(everyone())
+    found: list[Any] | None = [None] * size if me() == size - 1 else None
+    dist.gather_object({"rank": me()}, found, dst=size - 1)
+    assert found is None or [each["rank"] for each in found] == list(everyone())
+    box: list[Any] = [None]
+    dist.scatter_object_list(box, [(me(), other) for other in everyone()], src=0)
+    assert box == [(0, me())]
+    if me() == 0:
+        dist.send_object_list([1, "two", [3.0]], dst=size - 1)
+    elif me() == size - 1:
+        objects = [None] * 3
+        assert dist.recv_object_list(objects) == 0 and objects == [1, "two", [3.0]]
+
+
 # ------------------------------------------------------------------------------------------------ the end
 
 
