@@ -39,6 +39,7 @@ def test_k1_at_one_address_also_after_a_failure() -> None:
             pair = dist.new_group([0, 1])
             result = summed()
             dist.barrier(pair)
+            dist.barrier()
             if turn % 4 == 1:
                 with pytest.raises(UsageError):
                     dist.all_reduce(np.zeros(3), op="no such op")
