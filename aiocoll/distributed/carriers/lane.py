@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _SPIN_SECONDS: Final = 100e-6
 _REST_SECONDS: Final = (50e-6, 100e-6, 200e-6, 500e-6, 1e-3)
 _OPENING_SECONDS: Final = 60.0
+_LETTING_GO_SECONDS: Final = 1.0
 _VERDICT_SECONDS: Final = 2.0  # so long aiocoll may take to find out why the library failed
 
 Start = Callable[[Comm], Pending]
@@ -157,7 +158,7 @@ class Lane:
                 f"{call.label} of group {call.scope.label!r}: backend {self._library.name!r} matches calls by their "
                 "order only; leave name= out"
             )
-        await find("barrier", "dissemination").run(ch)  # nobody is through before all have come, with the same call
+        await self._gate(ch)  # nobody begins before all have come, with the same call
         await self._turn(ch)
         if self._comm is None:
             self._comm = await self._opened(ch)
@@ -169,11 +170,33 @@ class Lane:
             self.collectives.add(call.collective)
             for pending in begun:
                 await self._ended(ch, pending)
-        except BaseException as error:
+        except Exception as error:
+            failed = error if isinstance(error, AiocollError) else self._failed(ch, error)
+            if await self._still_at_it(ch, begun):
+                self._left.append((begun, buffers))
+                failed.add_note(f"{self._library.title} still holds this call's arrays, and may write to them")
+            if failed is error:
+                raise
+            raise failed from error
+        except BaseException:
             self._left.append((begun, buffers))
-            if isinstance(error, Exception) and not isinstance(error, AiocollError):
-                raise self._failed(ch, error) from error
             raise
+        await self._gate(ch)  # nobody leaves, and closes its half of the library, while others are in it
+
+    @staticmethod
+    async def _gate(ch: Channel) -> None:
+        await find("barrier", "dissemination").run(ch)
+
+    @staticmethod
+    async def _still_at_it(ch: Channel, begun: list[Pending]) -> bool:
+        """After a failure: whether operations are left that do not end soon."""
+        loop = ch.call.endpoint.loop
+        until, left = loop.time() + _LETTING_GO_SECONDS, list(begun)
+        while True:
+            left = [pending for pending in left if not _over(pending)]
+            if not left or loop.time() > until:
+                return bool(left)
+            await _rest(loop, _REST_SECONDS[-1])
 
     async def _turn(self, ch: Channel) -> None:
         """Waits until all calls that were made before this one have entered the library, or have ended without."""
@@ -224,12 +247,7 @@ class Lane:
         deadline = call.deadline
         if call.error is None and loop.time() > deadline:
             raise self._failed(ch, failure) from failure
-        done: asyncio.Future[None] = loop.create_future()
-        handle = loop.call_later(_REST_SECONDS[min(rests, len(_REST_SECONDS) - 1)], _release, done)
-        try:
-            await done
-        finally:
-            handle.cancel()
+        await _rest(loop, _REST_SECONDS[min(rests, len(_REST_SECONDS) - 1)])
         if call.error is not None:
             raise call.error
         return rests + 1
@@ -272,6 +290,23 @@ class InThread(Generic[T]):
     def result(self) -> T:
         """What it gave, once it has ended."""
         return self._result[0]
+
+
+def _over(pending: Pending) -> bool:
+    try:
+        return pending.test()
+    except Exception:
+        return True
+
+
+async def _rest(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """``asyncio.sleep`` for coroutines that are also stepped where no loop is set."""
+    done: asyncio.Future[None] = loop.create_future()
+    handle = loop.call_later(seconds, _release, done)
+    try:
+        await done
+    finally:
+        handle.cancel()
 
 
 def _release(done: asyncio.Future[None]) -> None:

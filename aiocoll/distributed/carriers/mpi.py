@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..refusals import RuntimeUsageError
 from .base import Array
 
 _FOLDED = "?bhilqBHILQfdgFDG"
@@ -73,6 +74,13 @@ class MpiLibrary:
     def __init__(self) -> None:
         from mpi4py import MPI
 
+        if not MPI.Is_initialized():
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise RuntimeUsageError(
+                "backend 'mpi': MPI was initialised without MPI_THREAD_MULTIPLE, and calls under way need threads: "
+                "leave mpi4py.rc.thread_level at 'multiple'"
+            )
         self._mpi = MPI
         self._world = MPI.COMM_WORLD
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
