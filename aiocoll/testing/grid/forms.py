@@ -6,6 +6,7 @@ Rule: one rank's part, and nothing of what the others do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from ... import ops
 from .cells import Cell
-from .kinds import LAYOUTS, NO_OUT, gaps, untouched
+from .kinds import LAYOUTS, gaps, untouched
 from .oracle import NOTHING, equal, expected, given, refusal
 
 Array = NDArray[Any]
@@ -53,12 +54,12 @@ class Part:
             return self.x
         if cell.out == "new" or cell.facade:
             return None
-        return self.blank(self._joined() if cell.collective == "all_gather" else self._like())
+        return self.blank(self.joined() if cell.collective == "all_gather" else self._like())
 
     def _like(self) -> Array:
         return self.wanted if isinstance(self.wanted, np.ndarray) else given(self.cell, self.rank)
 
-    def _joined(self) -> Array:
+    def joined(self) -> Array:
         """An array for what all ranks have: one after the other, or stacked."""
         x, size = given(self.cell, self.rank), self.cell.size
         shape = (size * x.shape[0], *x.shape[1:]) if x.ndim and self.cell.turn % 3 else (size, *x.shape)
@@ -67,9 +68,11 @@ class Part:
     def blank(self, like: Array) -> Any:
         """An array of this shape in the cell's layout that holds something else (what an output held before)."""
         other = np.ones(like.shape, like.dtype) if like.dtype.kind not in "OT" else like
-        if self.cell.layout in ("0-d", "empty", "number") and like.ndim and self.cell.layout not in NO_OUT:
-            return other
-        return LAYOUTS[self.cell.layout](other)
+        return self.lay(other)
+
+    def lay(self, x: Array) -> Any:
+        """An array in the cell's layout."""
+        return x if self.cell.layout in ("0-d", "empty") else LAYOUTS[self.cell.layout](x)
 
     # -- the calls of Group and SyncGroup
 
@@ -171,6 +174,9 @@ def facade_call(part: Part, dist: Any, async_op: bool) -> tuple[Callable[[], Any
         return lambda: next(filter(None, map(part.holds, tensors, wanted)), "") if isinstance(wanted, list) else "?"
 
     like = given(cell, rank)
+    single = _single_call(part, dist, op, async_op)
+    if single is not None:
+        return single
     match cell.collective:
         case "broadcast":
             return lambda: dist.broadcast(part.x, root, async_op=async_op), in_tensor(part.x)
@@ -198,6 +204,33 @@ def facade_call(part: Part, dist: Any, async_op: bool) -> tuple[Callable[[], Any
             out = part.blank(like)
             return lambda: dist.reduce_scatter(out, part.parts, op, async_op=async_op), in_tensor(out)
     raise ValueError(f"nobody knows how to call {cell.collective}")
+
+
+def _single_call(
+    part: Part, dist: Any, op: Any, async_op: bool
+) -> tuple[Callable[[], Any], Callable[[], str]] | None:
+    """For every other turn, the same with one tensor for what all ranks give or get, stacked or one after the other."""
+    cell, root = part.cell, part.cell.root
+    if cell.turn % 2 or cell.layout == "number":
+        return None
+    out: Any = part.blank(part.joined())
+    match cell.collective:
+        case "all_gather":
+            make = partial(dist.all_gather_single, out, part.x)
+        case "gather" if part.rank == root:
+            make = partial(dist.gather_single, part.x, out, root)
+        case "gather":
+            return partial(dist.gather_single, part.x, dst=root, async_op=async_op), lambda: ""
+        case "all_to_all":
+            outgoing = part.lay(np.concatenate([np.atleast_1d(each) for each in part.parts]))
+            out = part.blank(outgoing)
+            make = partial(dist.all_to_all_single, out, outgoing)
+        case "reduce_scatter":
+            out = part.blank(given(cell, part.rank))
+            make = partial(dist.reduce_scatter_single, out, part.lay(np.stack(part.parts)), op)
+        case _:
+            return None
+    return partial(make, async_op=async_op), lambda: part.holds(out, part.wanted)
 
 
 __all__ = ["Part", "facade_call", "op_of"]
