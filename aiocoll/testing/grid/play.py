@@ -105,8 +105,6 @@ def algorithm_for(cell: Cell) -> Algorithm | None:
         and (op is None or op.splittable or not each.splits)
         and all(each.when(cell.size, nbytes) for nbytes in (0, 8, 1 << 20))
     ]
-    if cell.collective not in ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan"):
-        return None
     return (None, *able)[cell.turn // 3 % (len(able) + 1)]
 
 
