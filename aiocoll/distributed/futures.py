@@ -39,6 +39,10 @@ class Future(Generic[T]):
         future._refuse_to_block = refuse_to_block
         return future
 
+    def settled(self) -> None:
+        """It is done: what was behind it is needed no more."""
+        self._refuse_to_block = _may_block
+
     def done(self) -> bool:
         """Is there a value or an error?"""
         return self._future.done()
@@ -66,6 +70,7 @@ class Future(Generic[T]):
                 following.set_result(callback(self))
             except BaseException as error:  # whoever waits for what follows hears it, whatever it is
                 following.set_exception(error)
+            following.settled()
 
         self.add_done_callback(run)
         return following
@@ -73,8 +78,13 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Runs ``callback(this)`` when this is done; nobody hears what it returns."""
         _require_callable(callback)
-        context = contextvars.copy_context()
-        self._future.add_done_callback(lambda _: context.copy().run(callback, self))
+        pending = [(contextvars.copy_context(), callback, self)]
+
+        def once(_: Any) -> None:  # and then lets go of all of them, so that tensors go when their owner drops them
+            context, function, future = pending.pop()
+            context.run(function, future)
+
+        self._future.add_done_callback(once)
 
     def set_result(self, result: T) -> None:
         """Gives it its value; once."""

@@ -97,13 +97,15 @@ class Request:
     def get_future(self) -> Future[list[Any]]:
         """A future of ``result()``, for ``then(callback)``."""
         future: Future[list[Any]] = Future.behind(self._work.refuse_to_block)
+        tensors = list(self._tensors)
 
-        def ended(_: Any) -> None:
-            error = self._work.error()
+        def ended(work: Work[Any]) -> None:
+            error = work.error()
             if error is None:
-                future.set_result(list(self._tensors))
+                future.set_result(tensors)
             else:
                 future.set_exception(_as_documented(error) or error)
+            future.settled()
 
         self._work.add_done_callback(ended)
         return future

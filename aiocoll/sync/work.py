@@ -77,7 +77,13 @@ class Work(Generic[T]):
     def add_done_callback(self, callback: Callable[[Work[T]], Any]) -> None:
         """Runs ``callback(this)`` once it is over, on the thread that ends it, which must not block; at once where it
         is over already."""
-        self._future.add_done_callback(lambda _: callback(self))
+        pending = [(callback, self)]
+
+        def once(_: Any) -> None:  # and then lets go of both
+            function, work = pending.pop()
+            function(work)
+
+        self._future.add_done_callback(once)
 
     def refuse_to_block(self) -> None:
         """Raises UsageError where waiting for it would wait for itself."""

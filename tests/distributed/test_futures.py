@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -166,3 +168,28 @@ def test_works_and_futures_can_be_awaited() -> None:
         asyncio.run(main())
 
     ranks(2, program)
+
+
+def test_tensors_go_when_their_owner_drops_them() -> None:
+    """Nothing keeps a tensor after its call: no cycle of handles, futures and callbacks, which only a search frees."""
+
+    def program(rank: int) -> None:
+        gone = []
+        for drop_early in (False, True):
+            x = np.arange(3.0) + rank
+            gone.append(weakref.ref(x))
+            work = dist.all_reduce(x, async_op=True)
+            assert work is not None
+            chained = work.get_future().then(lambda future: float(future.value()[0][1])).then(lambda f: f.value() + 1)
+            if drop_early:
+                work = x = None  # type: ignore[assignment]
+            assert chained.wait() == 4
+        work = x = chained = None  # type: ignore[assignment]
+        dist.barrier()  # its thread is through with the call before
+        assert [each() for each in gone] == [None, None]
+
+    gc.disable()
+    try:
+        ranks(2, program)
+    finally:
+        gc.enable()
