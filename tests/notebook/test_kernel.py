@@ -5,18 +5,13 @@ The rule: one notebook for most of it, since a kernel and its ranks take seconds
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-EXECUTE = Path(__file__).with_name("execute.py")
+from tests.notebook.kernel import execute
 
 CELLS = {
     # in the notebook's own process
@@ -95,17 +90,6 @@ def double(y): return 2 * y""",
     "stop": "%ranks stop",
     "left to the kernel": "%%ranks -n 2\nimport os, multiprocessing\nos.getpid()",
 }  # fmt: skip
-
-
-def execute(cells: dict[str, str], *, kill: bool = False) -> dict[str, dict[str, Any]]:
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "IPYTHONDIR": "/nonexistent"}
-    done = subprocess.run(
-        [sys.executable, str(EXECUTE)], input=json.dumps({"cells": cells, "kill": kill}), env=environ,
-        capture_output=True, text=True, timeout=110,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    return found
 
 
 @pytest.fixture(scope="module")
