@@ -237,7 +237,7 @@ def all_to_all_single(
     try:
         out = Output(output, what, rank)
         data = input_of(input, what, rank)
-        shape = as_array(input, what=what, rank=rank)[0].shape
+        shape = tuple(input.shape) if hasattr(input, "shape") else as_array(input, what=what, rank=rank)[0].shape
         places = _cut(out.flat, out.array.shape, output_split_sizes, size, what, "output_split_sizes", rank)
         parts = _cut(data, shape, input_split_sizes, size, what, "input_split_sizes", rank)
         outputs = [Output(each, what, rank) for each in places]
