@@ -109,11 +109,25 @@ class Comm(Messages, Collectives, Objects):
         """Whether it has ranks."""
         return self._held is not None
 
-    is_inter = property(Is_inter)
-    is_intra = property(Is_intra)
+    @property
+    def is_inter(self) -> bool:
+        """Always False here."""
+        return False
 
-    is_topo = property(lambda self: self.Get_topology() != constants.UNDEFINED, doc="Whether this is a grid.")
-    topology = property(lambda self: self.Get_topology(), doc="CART or UNDEFINED.")
+    @property
+    def is_intra(self) -> bool:
+        """Whether it has ranks."""
+        return self._held is not None
+
+    @property
+    def is_topo(self) -> bool:
+        """Whether this is a grid."""
+        return self.Get_topology() != constants.UNDEFINED
+
+    @property
+    def topology(self) -> int:
+        """CART or UNDEFINED."""
+        return self.Get_topology()
 
     def Get_topology(self) -> int:
         """CART or UNDEFINED."""
@@ -255,7 +269,8 @@ class Comm(Messages, Collectives, Objects):
             return True
         return self._held is not None and self._held is other._held
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return id(self)
 
     def __bool__(self) -> bool:
         return self._held is not None

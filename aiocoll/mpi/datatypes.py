@@ -128,8 +128,15 @@ class Datatype:
         """Where its first element begins and how far its last one reaches, in bytes."""
         return self.true_lb, self.true_extent
 
-    lb = property(lambda self: 0, doc="Where it begins, in bytes: always at 0.")
-    ub = property(lambda self: self.extent, doc="Where the next item begins, in bytes.")
+    @property
+    def lb(self) -> int:
+        """Where it begins, in bytes: always at 0."""
+        return 0
+
+    @property
+    def ub(self) -> int:
+        """Where the next item begins, in bytes."""
+        return self.extent
 
     @property
     def true_lb(self) -> int:

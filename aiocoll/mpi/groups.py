@@ -16,7 +16,7 @@ class Group:
 
     def __init__(self, ranks: Sequence[int], me: int) -> None:
         """``me``: my rank in the world."""
-        self.ranks = tuple(ranks)
+        self.ranks: tuple[int, ...] = tuple(ranks)
         self._me = me
 
     @property

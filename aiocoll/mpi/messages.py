@@ -38,7 +38,8 @@ class Messages:
         if self._peer(dest, "Send", "dest") != PROC_NULL:
             blocking(self._group, self._sending(buf, dest, tag, "Send"))
 
-    Bsend = Rsend = Send
+    Bsend = Send
+    Rsend = Send
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Starts to send a buffer, which must not be changed until the request is over."""
@@ -46,7 +47,8 @@ class Messages:
             return Request(None, 0.0, _NOBODY)
         return self._start("Isend", self._sending(buf, dest, tag, "Isend", math.inf), f" to rank {dest}")
 
-    Ibsend = Irsend = Isend
+    Ibsend = Isend
+    Irsend = Isend
 
     def Recv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
         """Receives into a buffer, which may be longer than the message; ``status`` says by how much."""
