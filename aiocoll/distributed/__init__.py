@@ -17,6 +17,7 @@ The rule: this package checks arguments and keeps the module state; what a call 
 - ``memory``: empty, zeros
 - ``functional``: the collectives out of place, under torch's names
 - ``request``: the handle of a call on its way; ``futures``: what its ``get_future()`` gives
+- ``carriers``: the backends whose arrays another library moves; ``on_device``: tensors of a GPU, for one of them
 - ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``timeouts``, ``filling``, ``refusals``: what
   these stand on
 """

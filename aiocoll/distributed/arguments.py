@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from ..buffers import as_array, as_out
 from ..errors import UsageError
 from ..sync import SyncGroup
+from .constants import Backend
+from .on_device import OnDevice
 from .refusals import RuntimeUsageError, TypeUsageError, documented
+from .state import STATE
 from .timeouts import seconds_of as seconds_of
 
 Array = NDArray[Any]
@@ -27,9 +30,15 @@ class Output:
     Where the tensor is not contiguous, ``flat`` is a copy in C order that ``settle()`` writes back.
     """
 
-    __slots__ = ("array", "direct", "flat")
+    __slots__ = ("_device", "array", "direct", "flat")
 
     def __init__(self, tensor: Any, what: str, rank: int) -> None:
+        self._device: OnDevice | None = None
+        if STATE.backend_name == Backend.NCCL:
+            self._device = OnDevice(tensor, what, rank)
+            self.array = self._device.array
+            self.flat, self.direct = self.array.reshape(-1), False
+            return
         if type(tensor) is np.ndarray and tensor.flags.carray and not tensor.dtype.hasobject:  # the usual case
             self.array = tensor
             self.flat = tensor.reshape(-1)
@@ -47,15 +56,19 @@ class Output:
     def settle(self) -> None:
         """Brings the result into the tensor."""
         if not self.direct:
-            np.copyto(self.array, self.flat.reshape(self.array.shape))
+            self.take(self.flat)
 
     def take(self, source: Array) -> None:
         """Copies a result of the same count into the tensor."""
         np.copyto(self.array, source.reshape(self.array.shape))
+        if self._device is not None:
+            self._device.put_back()
 
 
 def input_of(tensor: Any, what: str, rank: int) -> Array:
     """A tensor that is only read, as a flat contiguous array; a copy where it is not contiguous."""
+    if STATE.backend_name == Backend.NCCL:
+        return OnDevice(tensor, what, rank).array.reshape(-1)
     require_tensor(tensor, what, rank)
     try:
         array, _ = as_array(tensor, what=what, rank=rank)

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..buffers import as_array, copy
+from ..buffers import as_array
 from ..errors import MismatchError, UsageError
 from ..sync import SyncGroup
 from .arguments import Output, integer, root_of, splits_of
 from .coalesced import together
-from .constants import PremulSum, ReduceOp, op_of, prepared
+from .constants import Backend, PremulSum, ReduceOp, op_of, prepared
+from .on_device import OnDevice
 from .refusals import RuntimeUsageError, TypeUsageError
 from .request import refused, run
-from .state import member_of
+from .state import STATE, member_of
 
 if TYPE_CHECKING:
     from ..group import Group
@@ -226,14 +227,21 @@ def _operand(tensor: Any, op: Any, what: str, rank: int) -> tuple[Any, Any]:
             names = ", ".join(each.lower() for each in ReduceOp.__members__)
             raise RuntimeUsageError(f"{what} on rank {rank}: reduceOp={op!r} is none of {names}")
         op = named
-    array, scalar = as_array(tensor, what=what, rank=rank)
+    array, scalar = _array_and_kind(tensor, what, rank)
     if isinstance(op, PremulSum):
         array = prepared(op, array, what, rank)
     return (array[()] if scalar else array), op_of(op)
 
 
 def _array(tensor: Any, what: str, rank: int) -> Any:
-    return as_array(tensor, what=what, rank=rank)[0]
+    return _array_and_kind(tensor, what, rank)[0]
+
+
+def _array_and_kind(tensor: Any, what: str, rank: int) -> tuple[Any, bool]:
+    """The tensor as an array, and whether it is a number."""
+    if STATE.backend_name == Backend.NCCL:
+        return OnDevice(tensor, what, rank).array, False
+    return as_array(tensor, what=what, rank=rank)
 
 
 def _axis(array: Any, dim: Any, what: str, name: str, rank: int) -> int:
@@ -260,7 +268,7 @@ def _like(tensor: Any, found: Any, mine: bool = False) -> Any:
     if not hasattr(type(tensor), "new_empty"):
         return found.copy() if mine else found
     made = tensor.new_empty(np.shape(found))
-    copy(np.asarray(found), Output(made, "a result", 0).array)
+    Output(made, "a result", 0).take(np.asarray(found))
     return made
 
 

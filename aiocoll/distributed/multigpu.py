@@ -171,7 +171,7 @@ def _folded(outputs: Sequence[Output], op: Op, rank: int) -> Array:
 
 def _to_all(result: Array, outputs: Sequence[Output]) -> None:
     for each in outputs:
-        each.array[...] = result.reshape(each.array.shape)
+        each.take(result.astype(each.array.dtype, copy=False))
 
 
 def _fill(lists: Sequence[Sequence[Output]], table: Array, count: int) -> None:

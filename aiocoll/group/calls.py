@@ -297,6 +297,8 @@ class Calls:
         meta: bytes = b"",
     ) -> None:  # fmt: skip
         """Calls of this kind come again."""
+        if self._carrier is not None:
+            return  # what a library takes is looked at every time
         if key in self._kinds:  # and may have come already: a call with a timeout, say, is made at length all the same
             return
         if len(self._kinds) >= READY_MAX:

@@ -12,7 +12,8 @@ import pytest
 
 import aiocoll
 import aiocoll.distributed as dist
-from aiocoll.distributed import constants
+from aiocoll.distributed import carriers, constants
+from aiocoll.distributed.carriers import process_groups
 from aiocoll.distributed.carriers.operands import load, spelled, stand_in
 from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, MismatchError, UsageError
 from tests.distributed.fake_library import Bus
@@ -220,6 +221,73 @@ def test_reductions_in_fewer_words_have_numpys_values(name: str) -> None:
             restore(loaded[0][0])
         op.finish(parts[0], 3)
         np.testing.assert_array_equal(parts[0], wanted, err_msg=f"{name} of {kind} as {native}")
+
+
+class Cuda:
+    """The least that a tensor on a GPU offers: it brings itself to the host, and is filled from there."""
+
+    is_cuda = True
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.array(values)
+
+    def detach(self) -> Cuda:
+        return self
+
+    def cpu(self) -> Host:
+        return Host(self.values.copy())
+
+    def copy_(self, host: Host) -> None:
+        self.values[...] = host.values
+
+    def new_empty(self, shape: Any) -> Cuda:
+        return Cuda(np.empty(shape, self.values.dtype))
+
+    def tolist(self) -> Any:
+        return self.values.tolist()
+
+
+class Host:
+    def __init__(self, values: Any) -> None:
+        self.values = np.ascontiguousarray(values)
+
+    def contiguous(self) -> Host:
+        return self
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.values.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.values.__dlpack_device__()
+
+
+def test_nccl_takes_tensors_of_a_gpu_and_no_others(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carriers, "missing", lambda name: "")
+    monkeypatch.setattr(process_groups, "TorchLibrary", bus.library)
+
+    def program(rank: int) -> Any:
+        x = Cuda(np.arange(6.0).reshape(2, 3).T + rank)
+        dist.all_reduce(x)
+        into = [Cuda(np.zeros(2)) for _ in range(2)]
+        dist.all_gather(into, Cuda([rank, 5.0]))
+        dist.broadcast(x, 1)
+        both = [Cuda([1.0 + rank]), Cuda([10.0])]
+        dist.all_reduce_multigpu(both)
+        part = Cuda([0.0])
+        dist.scatter(part, [Cuda([7.0]), Cuda([8.0])] if rank == 0 else None, 0)
+        if rank:
+            dist.send(part, 0)
+        else:
+            assert dist.recv(part, 1) == 1
+        more = dist.functional.all_reduce(Cuda([2.0]), "sum", dist.group.WORLD)
+        for slip in (np.zeros(3), [1.0], None):
+            with pytest.raises(TypeError, match="'nccl' wants CUDA tensors"):
+                dist.all_reduce(slip)
+        assert dist.get_backend_config() == "cuda:nccl"
+        return [each.tolist() for each in (x, *into, *both, part, more)]
+
+    x, parts = [[1.0, 7.0], [3.0, 9.0], [5.0, 11.0]], [[0.0, 5.0], [1.0, 5.0]]
+    assert ranks(2, program, "nccl") == [[x, *parts, [23.0], [23.0], [8.0], [4.0]]] * 2
 
 
 def _work(op: Any, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
