@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 WINDOW = 2_345 * mmap.PAGESIZE
-_FIXED, _NORESERVE, _FAILED = 0x10, 0x4000, ctypes.c_void_p(-1).value
+_FIXED, _NORESERVE, _POPULATE, _FAILED = 0x10, 0x4000, 0x8000, ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -50,7 +50,7 @@ def windows(nbytes: int, seed: int | None) -> Iterator[NDArray[np.uint8]]:
         base = _map(None, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
         for start in range(0, whole, WINDOW):
             length = min(WINDOW, whole - start)
-            _map(base + start, length, mmap.MAP_SHARED | _FIXED, fd, WINDOW if start + length == whole else 0)
+            _map(base + start, length, mmap.MAP_SHARED | _FIXED | _POPULATE, fd, WINDOW if start + length == whole else 0)
         array = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(base), np.uint8)
         if seed is not None:
             array[:WINDOW] = pattern(WINDOW, seed)
