@@ -50,7 +50,8 @@ def windows(nbytes: int, seed: int | None) -> Iterator[NDArray[np.uint8]]:
         base = _map(None, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
         for start in range(0, whole, WINDOW):
             length = min(WINDOW, whole - start)
-            _map(base + start, length, mmap.MAP_SHARED | _FIXED | _POPULATE, fd, WINDOW if start + length == whole else 0)
+            offset = WINDOW if start + length == whole else 0
+            _map(base + start, length, mmap.MAP_SHARED | _FIXED | _POPULATE, fd, offset)
         array = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(base), np.uint8)
         if seed is not None:
             array[:WINDOW] = pattern(WINDOW, seed)
