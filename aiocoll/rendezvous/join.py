@@ -230,10 +230,12 @@ class _Joining:
         await self.store.compare_set(self.rounds.key("verdict"), b"", verdict)
 
     async def _conclude(self) -> Meeting:
-        verdict = msgpack.unpackb(await self.store.get(self.rounds.key("verdict"), timeout=LOOK_SECONDS))
+        verdict = self._read("verdict", await self.store.get(self.rounds.key("verdict"), timeout=LOOK_SECONDS))
         if "failed" in verdict:
             self.rounds.remember(self.rank)
             raise RendezvousError(f"{self.where}: {verdict['failed']}")
+        if not isinstance(verdict.get("size"), int) or not isinstance(verdict.get("world"), int):
+            raise self._damaged("verdict")
         nonces, members = await self._fetch_members(verdict["size"])
         if self.claim.nonce not in nonces:
             self.inside = False
@@ -267,8 +269,23 @@ class _Joining:
     async def _fetch_members(self, size: int) -> tuple[list[bytes], list[dict[str, Any]]]:
         keys = [self.rounds.key(f"members/{start}") for start in range(0, size, MEMBERS_PER_KEY)]
         pieces = await self.store.multi_get(keys, timeout=LOOK_SECONDS)
-        pairs = [pair for piece in pieces for pair in msgpack.unpackb(piece)]
-        return [nonce for nonce, _ in pairs], [msgpack.unpackb(info) for _, info in pairs]
+        try:
+            pairs = [(nonce, info) for piece in pieces for nonce, info in msgpack.unpackb(piece)]
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise self._damaged("list of members") from error
+        return [nonce for nonce, _ in pairs], [self._read("entry of a member", info) for _, info in pairs]
+
+    def _read(self, what: str, packed: bytes) -> dict[str, Any]:
+        try:
+            found = msgpack.unpackb(packed)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise self._damaged(what) from error
+        if not isinstance(found, dict):
+            raise self._damaged(what)
+        return found
+
+    def _damaged(self, what: str) -> RendezvousError:
+        return RendezvousError(f"{self.where}: the meeting's {what} in the store is damaged; use another name=")
 
     async def _leave(self) -> None:
         await self.store.append(self.rounds.key("log"), left_entry(self.claim.nonce))

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from ..config import Settings
 from ..endpoint import Endpoint, Member
 from ..endpoint.snapshot import snapshot
-from ..errors import AiocollError, UsageError
+from ..errors import AiocollError, RendezvousError, UsageError
 from ..group import Group
 from ..group.calls import identifier
 from ..group.growing import Plan
@@ -144,7 +144,11 @@ class Ear:
         )  # fmt: skip
 
     def _tcp_world(self, meeting: Meeting) -> TcpWorld:
-        addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
+        try:
+            addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
+        except (KeyError, TypeError, ValueError) as error:
+            text = f"{meeting.where}: a member's entry in the store has no address: {error!r}; use another name="
+            raise RendezvousError(text) from error
         wanted = self._wanted
         return TcpWorld(
             meeting.rank, meeting.size, addresses, wanted.secret, wanted.job, meeting.world,
