@@ -24,7 +24,8 @@ class TypeUsageError(UsageError, TypeError):
 class KeyUsageError(UsageError, KeyError):
     """A name that does not exist, for which the documents name KeyError."""
 
-    __str__ = Exception.__str__  # KeyError's own shows the text in quotes
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError's own shows the text in quotes
 
 
 class RuntimeTimeoutError(CollectiveTimeoutError, RuntimeError):

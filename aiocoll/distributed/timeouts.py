@@ -6,10 +6,11 @@ The rule: no timeout at all is None, and the group's own holds then.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 from .refusals import RuntimeUsageError, TypeUsageError
 
-default_pg_timeout = timedelta(minutes=30)
+default_pg_timeout: Final[timedelta] = timedelta(minutes=30)
 """torch's own default, for code that reads it; a call here has 60 seconds, or ``AIOCOLL_TIMEOUT``, unless told."""
 
 

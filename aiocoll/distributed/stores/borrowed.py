@@ -23,6 +23,8 @@ _POLL_SECONDS_MAX = 0.05
 class OnThread(CallStore):
     """A store that lives on the stores' thread, for any other loop."""
 
+    timeout: float
+
     def __init__(self, owner: Opened, store: CallStore, thread: StoreThread) -> None:
         self._owner, self._store, self._thread = owner, store, thread
         self.timeout = store.timeout

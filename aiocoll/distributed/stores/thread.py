@@ -27,6 +27,10 @@ _current: StoreThread | None = None
 class StoreThread:
     """The loop and its thread; ``enter`` gives the one that runs, and each who has it calls ``leave`` once."""
 
+    loop: QuietLoop
+    users: int
+    """How many stores are open."""
+
     def __init__(self) -> None:
         self.loop = QuietLoop()
         self.users = 0
