@@ -17,7 +17,7 @@ from . import carriers
 from .arguments import integer
 from .backends import backend_named, transport_of
 from .constants import Backend
-from .debug import told
+from .debug import get_debug_level, told
 from .environment import from_environment
 from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError, documented
 from .rendezvous import is_registered, registered
@@ -76,6 +76,7 @@ def init_process_group(
             "init_process_group: _ranks= and enable_reconfigure= are not offered: new_group() and shrink_group() make "
             "groups of some ranks, grow() of aiocoll's own API lets more in"
         )
+    get_debug_level()  # refuses a malformed variable before anything is joined
     chosen = backend_named(backend)
     options: dict[str, Any] = {"transport": transport_of(chosen), "group_name": group_name}
     size, place = _count(world_size, "world_size"), _count(rank, "rank")

@@ -12,6 +12,7 @@ import pytest
 
 import aiocoll.distributed as dist
 from aiocoll import observe
+from aiocoll.distributed import debug as module
 from aiocoll.errors import CollectiveTimeoutError, UsageError
 from tests.distributed.ranks import ranks
 
@@ -34,6 +35,10 @@ def test_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "LOUD")
     with pytest.raises(RuntimeError, match="must be OFF, INFO, or DETAIL, not 'LOUD'"):
         dist.set_debug_level_from_env()
+    monkeypatch.setattr(module._DEBUGGING, "level", None)
+    with pytest.raises(RuntimeError, match="not 'LOUD'"):
+        dist.init_process_group("tcp", "file:///nowhere", rank=0, world_size=1)
+    assert not dist.is_initialized()
     with pytest.raises(TypeError, match="DebugLevel"):
         dist.set_debug_level(2)  # type: ignore[arg-type]
     assert dist.default_pg_timeout == timedelta(minutes=30)
