@@ -383,6 +383,29 @@ def test_abort_ends_what_is_pending_and_waits_for_nobody() -> None:
     assert ranks(3, program) == [total([0, 1]), total([0, 1]), None]
 
 
+def test_abort_from_another_thread_while_the_program_blocks() -> None:
+    waits = threading.Event()
+
+    def program(rank: int) -> None:
+        member = dist.group.WORLD.member()
+        if rank == 1:
+            assert waits.wait(30)
+            with pytest.raises(GroupBrokenError, match="rank 0 .*aborted"):
+                dist.barrier()
+            return
+        helper = threading.Thread(target=lambda: (waits.set(), member.abort("no use")))
+        request = dist.irecv(np.zeros(3), 1)  # never sent
+        helper.start()
+        with pytest.raises(GroupBrokenError, match="no use"):
+            dist.recv(np.zeros(3), 1)
+        with pytest.raises(GroupBrokenError, match="no use"):
+            assert request is not None
+            request.wait()
+        helper.join(30)
+
+    ranks(2, program)  # and leaves a world that is broken
+
+
 def test_shutdown_closes_one_group() -> None:
     def program(rank: int) -> None:
         group = dist.new_group()
