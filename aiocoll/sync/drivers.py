@@ -152,10 +152,16 @@ class Driver:
 
     def begin(self, make: Make[T], name: str) -> Work[T]:
         """Starts ``make()`` on the loop's thread and returns at once."""
-        self.refuse_if_unusable()
+        within = threading.current_thread() is self._thread and not self._ending  # a callback, say: nothing blocks
+        if not within:
+            self.refuse_if_unusable()
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # nobody but the operation itself ends it
         operation = Started(self, make, future, name)
+        if within:
+            self.operations.add(operation)
+            self.loop.call_soon(operation.start, context=contextvars.copy_context())
+            return Work(future, operation)
         with self._moving:  # so that it is on the loop before its end, or not at all
             self.refuse_if_unusable()
             self._move(f"{name} was started")
@@ -283,6 +289,7 @@ class Driver:
         return ended
 
     def _run_on_thread(self, make: Make[T]) -> T:
+        self.refuse_if_unusable()
         work = self.begin(make, f"a call on group {self.name!r}")
         try:
             return work.result()

@@ -5,6 +5,7 @@ The rule: each thread sees a module state of its own, as each process would; eve
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import tempfile
 import threading
@@ -19,16 +20,17 @@ from aiocoll.errors import GroupBrokenError, PeerLostError
 _SECONDS = 60.0
 
 
-class StatePerThread:
-    """Looks like the module's state, and is the calling thread's."""
+class StatePerRank:
+    """Looks like the module's state, and is that of the rank in whose thread, or callback, it is asked."""
 
     def __init__(self) -> None:
-        object.__setattr__(self, "_of", threading.local())
+        object.__setattr__(self, "_state", contextvars.ContextVar[State]("state"))
 
     def _mine(self) -> State:
-        mine: State | None = getattr(self._of, "state", None)
+        mine: State | None = self._state.get(None)
         if mine is None:
-            mine = self._of.state = State()
+            mine = State()
+            self._state.set(mine)
         return mine
 
     def __getattr__(self, name: str) -> Any:
@@ -66,7 +68,7 @@ def ranks(
 
     held = [module for name, module in sys.modules.items() if name.startswith(dist.__name__)]
     names = [(module, name) for module in held for name, value in vars(module).items() if value is state.STATE]
-    original, shared = state.STATE, StatePerThread()
+    original, shared = state.STATE, StatePerRank()
     for module, name in names:
         setattr(module, name, shared)
     try:

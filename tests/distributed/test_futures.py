@@ -83,6 +83,31 @@ def test_then_runs_when_the_result_is_there_and_carries_it_on() -> None:
     ranks(2, program)
 
 
+def test_a_callback_may_start_the_next_call_and_must_not_wait_for_it() -> None:
+    """What communication hooks do: the next call begins where the last one ended, on the thread of the group's loop. A
+    blocking call is refused there before it has begun."""
+
+    def program(rank: int) -> None:
+        x, y = np.arange(3.0), np.ones(2)
+        first = dist.irecv(x, 1 - rank)
+        assert first is not None
+
+        def go_on(future: Any) -> Any:
+            second = dist.all_gather_single(np.zeros(6), future.value()[0], async_op=True)
+            with pytest.raises(UsageError, match="would deadlock"):
+                dist.all_reduce(y)
+            return second
+
+        chained = first.get_future().then(go_on)
+        dist.isend(np.arange(3.0) + 10 * rank, 1 - rank)
+        (table,) = chained.wait().result()
+        assert table.tolist() == [10, 11, 12, 0, 1, 2] and y.tolist() == [1, 1]
+        dist.all_reduce(y)
+        assert y.tolist() == [2, 2]
+
+    ranks(2, program)
+
+
 def test_a_future_that_would_wait_for_its_own_thread_refuses() -> None:
     def program(rank: int) -> None:
         first, second = np.zeros(2), np.zeros(2)
