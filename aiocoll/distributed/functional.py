@@ -268,7 +268,8 @@ def _like(tensor: Any, found: Any, mine: bool = False) -> Any:
     if not hasattr(type(tensor), "new_empty"):
         return found.copy() if mine else found
     made = tensor.new_empty(np.shape(found))
-    Output(made, "a result", 0).take(np.asarray(found))
+    out, array = Output(made, "a result", 0), np.asarray(found)
+    out.take(array.astype(out.array.dtype, copy=False))  # the mean of whole numbers is of the tensor's own dtype
     return made
 
 

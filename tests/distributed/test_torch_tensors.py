@@ -121,6 +121,7 @@ def test_todays_calls_on_torch_tensors() -> None:
         for result, wanted in (
             (dist.functional.all_reduce(x, "sum"), stacked.sum(0)),
             (dist.functional.all_reduce(every[rank].to(torch.bfloat16), "max").float(), every[-1]),
+            (dist.functional.all_reduce(every[rank].long(), "avg"), every[1].long()),
             (dist.functional.all_gather_tensor(x, 1), torch.cat(every, 1)),
             (dist.functional.reduce_scatter_tensor(stacked[0].repeat(size, 1), "sum", 0), every[0] * size),
             (dist.functional.broadcast(x, 1), every[1]),
