@@ -250,7 +250,7 @@ def _state(groups: list[Group]) -> dict[str, int]:
 
 @both
 @pytest.mark.slow
-async def test_five_thousand_subgroups(transport: str) -> None:
+async def test_g6_five_thousand_subgroups_come_and_go(transport: str) -> None:
     """subgroup, all_reduce, close: memory, descriptors and tasks stay what they were."""
 
     async def main(group: Group, rounds: int) -> None:
@@ -279,22 +279,23 @@ async def test_five_thousand_subgroups(transport: str) -> None:
 
 
 @pytest.mark.slow
-async def test_memory_is_flat_over_calls_of_every_size() -> None:
+async def test_n5_memory_is_flat_over_calls_of_every_size() -> None:
     rng = np.random.default_rng(1)
 
     async def main(group: Group, plan: list[int]) -> None:
         for n in plan:
             await group.all_reduce(np.ones(n))
+            assert len(await group.all_gather(np.ones(n // (1 + group.rank)))) == 2
             if group.rank:
                 await group.send(np.ones(n), 0)
             else:
                 await group.recv()
 
     async with ranks(2) as groups:
-        plan = rng.integers(1, 30_000, 400).tolist()
+        plan = rng.integers(1, 30_000, 250).tolist()
         await results(main(group, plan) for group in groups)
         gc.collect()
-        state = _state(groups)
+        state, tasks = _state(groups), len(asyncio.all_tasks())
         tracemalloc.start()
         try:
             await results(main(group, plan) for group in groups)
@@ -307,10 +308,10 @@ async def test_memory_is_flat_over_calls_of_every_size() -> None:
         finally:
             tracemalloc.stop()
         assert grown < 300_000, grown
-        assert _state(groups) == state
+        assert _state(groups) == state and len(asyncio.all_tasks()) == tasks
 
 
-async def test_an_array_is_let_go_when_its_call_is_over() -> None:
+async def test_n5_an_array_is_let_go_when_its_call_is_over() -> None:
     import weakref
 
     async with ranks(2) as groups:

@@ -234,7 +234,7 @@ async def test_a_group_never_closed_is_a_resource_warning(transport: str) -> Non
 
 @pytest.mark.slow
 @on_every_fabric
-def test_five_thousand_subgroups_leave_nothing_behind(fabric: str) -> None:
+def test_g6_five_thousand_subgroups_leave_nothing_behind(fabric: str) -> None:
     async def main(group: Group) -> None:
         for turn in range(5000 if group.size < 3 else 500):
             async with await group.subgroup([1, 0]) as part:
