@@ -15,7 +15,7 @@ The rule: this package checks arguments and keeps the module state; what a call 
 - ``multigpu``: the *_multigpu forms, over lists of local tensors
 - ``objects``: the object collectives, send_object_list, recv_object_list
 - ``memory``: empty, zeros
-- ``functional``: the collectives out of place, under torch's names
+- ``functional``: the collectives out of place; ``_functional_collectives``: the same under torch's name
 - ``request``: the handle of a call on its way; ``futures``: what its ``get_future()`` gives
 - ``carriers``: the backends whose arrays another library moves; ``on_device``: tensors of a GPU, for one of them
 - ``constants``, ``state``, ``backends``, ``environment``, ``arguments``, ``timeouts``, ``filling``, ``refusals``: what
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import functional
+from . import _functional_collectives, functional
 from .backends import (
     is_available,
     is_backend_available,
@@ -137,6 +137,7 @@ __all__ = [
     "_clear_group_cache",
     "_coalescing_manager",
     "_extend_scope",
+    "_functional_collectives",
     "_make_nccl_premul_sum",
     "_reduce_scatter_base",
     "_register_stream",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +77,13 @@ def test_numbers_means_and_groups() -> None:
         assert F.broadcast(None if rank == 2 else np.array([rank]), 0, pair) == (None if rank == 1 else [0])
 
     ranks(3, program)
+
+
+def test_torch_code_finds_them_under_their_other_name() -> None:
+    module = importlib.import_module("aiocoll.distributed._functional_collectives")
+    assert all(getattr(module, name) is getattr(F, name) for name in module.__all__)
+    mine = {name for name, each in vars(F).items() if inspect.isfunction(each) and each.__module__ == F.__name__}
+    assert {name for name in mine if not name.startswith("_")} == set(module.__all__)
 
 
 def test_refusals() -> None:
