@@ -14,6 +14,7 @@ from ..errors import AiocollError
 from ..sync import SyncGroup
 from . import plans
 from .calling import Plan, blocking, collective, started
+from .constants import IN_PLACE
 from .exceptions import translated
 from .reductions import SUM, Op
 from .requests import Request
@@ -53,6 +54,13 @@ class Collectives:
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Root's elements into everybody's buffer."""
+        if type(buf) is np.ndarray and buf.ndim == 1:
+            group = self._group
+            try:  # a call that was made before with an array like this one
+                if group.broadcast_again(buf, root, None if group.rank == root else buf) is not NotImplemented:
+                    return
+            except AiocollError as error:
+                raise translated(error) from error.__cause__
         self._now("Bcast", lambda rank, size: plans.bcast(rank, size, buf, root))
 
     def Ibcast(self, buf: Any, root: int = 0) -> Request:
@@ -71,13 +79,28 @@ class Collectives:
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """The reduction, bit-identical in every rank's recvbuf; sendbuf may be MPI.IN_PLACE on all ranks."""
-        if type(sendbuf) is type(recvbuf) is np.ndarray and type(op) is Op and sendbuf.ndim == 1:
-            try:  # a call that was made before with arguments alike
-                if self._group.all_reduce_again(sendbuf, op._kernel, recvbuf) is not NotImplemented:
-                    return
-            except AiocollError as error:
-                raise translated(error) from error.__cause__
+        if type(recvbuf) is np.ndarray and type(op) is Op and self._all_reduced_again(sendbuf, recvbuf, op._kernel):
+            return
         self._now("Allreduce", lambda rank, size: plans.reduction("all_reduce", rank, size, sendbuf, recvbuf, op))
+
+    def _all_reduced_again(self, sendbuf: Any, recvbuf: Any, kernel: Any) -> bool:
+        """Whether this was a call that was made before with arrays alike, and is over."""
+        given, out = sendbuf, None
+        if sendbuf is IN_PLACE:
+            given = out = recvbuf
+        elif type(sendbuf) is not np.ndarray or sendbuf.shape != recvbuf.shape or sendbuf.dtype is not recvbuf.dtype:
+            return False
+        if not recvbuf.flags.carray or recvbuf.ndim != 1:  # the others, too, may give an array of any shape
+            return False
+        try:
+            result = self._group.all_reduce_again(given, kernel, out)
+        except AiocollError as error:
+            raise translated(error) from error.__cause__
+        if result is NotImplemented:
+            return False
+        if result is not recvbuf:
+            recvbuf[...] = result
+        return True
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Request:
         """Starts an Allreduce."""
