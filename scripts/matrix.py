@@ -23,17 +23,22 @@ INTRODUCTION = """# What works on what
 Every reduction and movement on every dtype and layout, as a run of `scripts/matrix.py` has found it: **✓** right,
 element by element as NumPy computes it; **–** refused with `UsageError` on all ranks, before anything of the array
 has left any of them; **✓ –** depends on what else is asked, as the notes say. `first` and `last` are functions of a
-user's that do not commute: they give the left and the right operand. A test plays a sample of the same cells and
-compares its tables with these.
+user's that do not commute: they give the left and the right operand.
+
+A cell is one call of one op on one dtype in one layout and form; its number of ranks (1 to 5), its transport
+(awaited: simulated, in-process, TCP, shared memory; blocking, started and documented calls: TCP and shared memory
+between processes), its root, values (overflow, NaN and infinities among them), length and output are dealt out by a
+seed, and so is the algorithm, where calls are simulated. A test plays a sample of the same cells, another one every
+day, and compares its tables with these.
 
 Integers wrap as NumPy's do, and `SUM` of bool is `or`. float16, bfloat16 and other narrow floats are added and
 multiplied in float32 and rounded once. `MEAN` of integers is float64 unless it is computed in place, or into an `out`
 of another dtype. Text, raw bytes and structures have no built-in reductions, dates no sums; objects and `StringDType`
-have no fixed size and belong to the object calls.
+have no fixed size and belong to the object calls. `float8_e8m0fnu` has no 0, and therefore no false.
 
 An output must be writable and its elements must not overlap, so views that were broadcast and arrays that are read-
-only are inputs only (the root of `broadcast`, whose tensor is only read, may have them). A number cannot be filled,
-has no axis along which `reduce_scatter` could cut it, and is no tensor for `aiocoll.distributed`.
+only are inputs only (the root of a documented `broadcast`, whose tensor is only read, may have them). A number cannot
+be filled, has no axis along which `reduce_scatter` could cut it, and is no tensor for `aiocoll.distributed`.
 """
 
 

@@ -33,6 +33,9 @@ def op_of(name: str) -> ops.Op:
 class Part:
     """One rank's arguments for the call of a cell, and the verdict on what it gives."""
 
+    cell: Cell
+    rank: int
+
     def __init__(self, cell: Cell, rank: int) -> None:
         self.cell, self.rank = cell, rank
         self.wanted: Any = None if refusal(cell) else expected(cell, rank)
@@ -41,9 +44,9 @@ class Part:
         self.parts: list[Any] = []
         if cell.collective in ("scatter", "all_to_all") or (cell.collective == "reduce_scatter" and cell.facade):
             self.parts = [lay(given(cell, rank, part)) for part in range(cell.size)]
-        self.out = self._out()
-        self.inputs = [self.x, *self.parts]
-        self.before = [np.array(each) for each in self.inputs]
+        self.out: Any = self._out()
+        self.inputs: list[Any] = [self.x, *self.parts]
+        self.before: list[Array] = [np.array(each) for each in self.inputs]
 
     def __repr__(self) -> str:
         return f"<Part {self.cell} of rank {self.rank}>"

@@ -21,7 +21,7 @@ from .oracle import only_reads, refusal
 
 RIGHT: Final = "right"
 REFUSED: Final = "refused"
-_TIMEOUT: Final = 20.0
+_TIMEOUT: Final = 60.0
 _LIMIT: Final = 1200.0
 _WORLD_CELLS_MAX: Final = 5000
 """After so many there is a new world, so that a long run says how it goes."""
