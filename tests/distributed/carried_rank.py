@@ -14,7 +14,7 @@ import numpy as np
 import aiocoll.distributed as dist
 
 warnings.simplefilter("error")
-KINDS = "?bhilqBHILQefdFD"
+KINDS = "?bHlQefdFD"
 OPS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 
 

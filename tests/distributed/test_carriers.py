@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import aiocoll.distributed as dist
-from aiocoll.distributed import carriers
+from aiocoll.distributed import carriers, constants
+from aiocoll.distributed.carriers.process_groups import TorchLibrary
 from aiocoll.errors import UsageError
 from tests.distributed.processes import ROOT, free_port
+from tests.distributed.ranks import ranks
 
 PROGRAM = Path(__file__).with_name("carried_rank.py")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -91,6 +94,33 @@ def test_gloo_answers_as_documented_and_names_the_dead(expected: list[dict[str, 
         assert mine["backend"] == "gloo"
         same(mine, theirs, ("F PRODUCT", "D PRODUCT"))
         assert mine.get("lost") == (None if mine["rank"] == 2 else ["PeerLostError", 2])
+
+
+@pytest.mark.leaks("torch's first store in a process keeps a pipe for good")
+def test_arrays_by_way_of_a_device() -> None:
+    """The tensors of NCCL's way, on a device that is not named as the memory of NumPy's arrays is."""
+    pytest.importorskip("torch", reason="torch is not installed; it is in the extra 'dev'")
+    dist.Backend.register_backend("by_device", lambda *_: TorchLibrary("gloo", "cpu:0"))
+    try:
+        said = ranks(2, by_device, "by_device")
+    finally:
+        for names in (constants.PLUGINS, constants.NUMBER_OF_BACKEND):
+            del names["by_device"]
+        del dist.Backend.BY_DEVICE  # type: ignore[attr-defined]
+    both = [[1.0, 3.0], [4.0, 4.0, 4.0], [[0], [1, 1]]]
+    assert said == [[*both, [0, 10]], [*both, [1, 11]]]
+
+
+def by_device(rank: int) -> Any:
+    x, y = np.arange(2.0) + rank, np.full(3, 4.0 * rank)
+    y.flags.writeable = rank == 0  # a root's tensor is only read
+    dist.all_reduce(x)
+    dist.broadcast(y, 1)
+    parts = [np.zeros(1, int), np.zeros(2, int)]
+    dist.all_gather(parts, np.full(1 + rank, rank))
+    z = np.zeros(2, int)
+    dist.all_to_all_single(z, np.array([0, 1]) + 10 * rank)
+    return [x.tolist(), y.tolist(), [part.tolist() for part in parts], z.tolist()]
 
 
 @pytest.mark.parametrize("backend", ["mpi", "gloo", "nccl", "GLOO"])

@@ -22,7 +22,7 @@ class Carried:
     """What ``Lineage.carrier`` is for the backends "mpi", "gloo" and "nccl"."""
 
     def __init__(self, library: Library) -> None:
-        self.name = library.name
+        self.name: str = library.name
         self._library = library
         self._lanes: dict[int, tuple[Scope, Lane]] = {}
 

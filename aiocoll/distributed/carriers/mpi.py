@@ -69,7 +69,10 @@ class Request:
 class MpiLibrary:
     """MPI in this process; importing mpi4py has initialised it."""
 
-    name, title = "mpi", "MPI"
+    name: str = "mpi"
+    title: str = "MPI"
+    rank: int
+    size: int
 
     def __init__(self) -> None:
         from mpi4py import MPI

@@ -17,6 +17,7 @@ import numpy as np
 from .base import Array
 
 _FOLDED = {"gloo": "bBilqfd", "nccl": "bBilqfd"}  # by NumPy's type characters
+_LOOPBACK = "127.0.0.1"
 _OP = {"PROD": "PRODUCT"}
 
 
@@ -69,7 +70,7 @@ class TorchComm:
 
     def free(self) -> None:
         group, self._group, self._store = self._group, None, None
-        if group is not None:
+        if hasattr(group, "shutdown"):  # torch before 2.7 ends one with its last reference
             group.shutdown()
 
     def _op(self, name: str) -> Any:
@@ -109,6 +110,9 @@ class Request:
 class TorchLibrary:
     """Process groups of one kind in this process."""
 
+    name: str
+    title: str
+
     def __init__(self, name: str, device: str | None = None) -> None:
         import torch
         import torch.distributed
@@ -130,8 +134,8 @@ class TorchLibrary:
     def invite(self, hosts: Sequence[str]) -> str:
         """Hosts the store in which the group meets: on loopback unless members are elsewhere."""
         here = hosts[0]
-        host = "127.0.0.1" if all(each == here for each in hosts) else here
-        listener = socket.create_server((host if host == "127.0.0.1" else "", 0))
+        host = _LOOPBACK if all(each == here for each in hosts) else here
+        listener = socket.create_server((host if host == _LOOPBACK else "", 0))
         port = int(listener.getsockname()[1])
         store = self._torch.distributed.TCPStore(
             host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
@@ -145,7 +149,13 @@ class TorchLibrary:
         dist = self._torch.distributed
         store = dist.PrefixStore(f"{tag}", dist.TCPStore(host, int(port), timeout=limit, wait_for_workers=False))
         if self.name == "gloo":
-            group = dist.ProcessGroupGloo(store, rank, len(ranks), limit)
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = limit
+            if host == _LOOPBACK:  # or Gloo, which asks nobody for a secret, would listen where others can reach it
+                options._devices = [dist.ProcessGroupGloo.create_device(hostname=_LOOPBACK)]
+            else:
+                options._devices = [dist.ProcessGroupGloo.create_default_device()]
+            group = dist.ProcessGroupGloo(store, rank, len(ranks), options)
         else:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = limit
