@@ -28,6 +28,9 @@ class P2POp:
     """
 
     __slots__ = ("group", "group_peer", "op", "peer", "tag", "tensor")
+    op: Callable[..., Any]
+    tensor: Any
+    tag: int
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class P2POp:
                 f"``torch.distributed.irecv`` (here: those of aiocoll.distributed), not {op!r}"
             )
         self.op, self.tensor, self.tag = op, tensor, tag
-        self.group = WORLD if group is None else group
+        self.group: Any = WORLD if group is None else group
         member = member_of(self.group)
         require_tensor(tensor, "P2POp", -1 if member is None else member.rank)
         self.peer, self.group_peer = peer, group_peer

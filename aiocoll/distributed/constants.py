@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -102,7 +102,12 @@ class ReduceOp(enum.Enum):
     BXOR = 7
     PREMUL_SUM = 8
 
-    __hash__ = object.__hash__  # members are singletons; Enum's own hash costs a call per collective
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...
+
+    else:
+        __hash__ = object.__hash__  # members are singletons; Enum's own hash costs a call per collective
 
     def __call__(self, factor: Any) -> PremulSum:
         if self is not ReduceOp.PREMUL_SUM:
@@ -164,7 +169,7 @@ def _make_nccl_premul_sum(factor: Any) -> PremulSum:
     return PremulSum(factor)
 
 
-OP_OF = {
+OP_OF: dict[ReduceOp, ops.Op] = {
     ReduceOp.SUM: ops.SUM,
     ReduceOp.AVG: ops.MEAN,
     ReduceOp.PRODUCT: ops.PROD,
