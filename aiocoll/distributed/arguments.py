@@ -31,6 +31,9 @@ class Output:
     """
 
     __slots__ = ("_device", "array", "direct", "flat")
+    array: Array
+    flat: Array
+    direct: bool
 
     def __init__(self, tensor: Any, what: str, rank: int) -> None:
         self._device: OnDevice | None = None
@@ -44,9 +47,9 @@ class Output:
             self.flat = tensor.reshape(-1)
             self.direct = True
             return
-        self.array: Array = _writable(tensor, what, rank)
-        self.flat: Array = np.ascontiguousarray(self.array).reshape(-1)
-        self.direct: bool = np.may_share_memory(self.flat, self.array)
+        self.array = _writable(tensor, what, rank)
+        self.flat = np.ascontiguousarray(self.array).reshape(-1)
+        self.direct = np.may_share_memory(self.flat, self.array)
 
     def detach(self) -> None:
         """From now on ``flat`` is private memory, so that the tensor is written at the end only."""
