@@ -8,7 +8,7 @@ The rule: this package checks arguments and keeps the module state; what a call 
 - ``membership``: init_process_group, destroy_process_group, get_rank, get_world_size …; ``rendezvous``: how URLs
   become stores; ``stores``: TCPStore, FileStore, HashStore, PrefixStore
 - ``groups``: new_group, new_subgroups, split_group, shrink_group, whose rank is whose; ``device_mesh``: DeviceMesh
-- ``debug``: debug levels, record_comm
+- ``debug``: debug levels, record_comm; ``failures``: torch's names of what may go wrong
 - ``collectives``: broadcast, all_reduce, reduce, all_gather, gather, scatter; ``barriers``: barrier, monitored_barrier
 - ``singles``: all_gather_single, reduce_scatter, all_to_all_single and their kin; ``coalesced``: several at once
 - ``messages``: send, recv, isend, irecv; ``batch``: batch_isend_irecv
@@ -51,6 +51,7 @@ from .constants import (
 )
 from .debug import DebugLevel, get_debug_level, record_comm, set_debug_level, set_debug_level_from_env
 from .device_mesh import DeviceMesh, init_device_mesh
+from .failures import DistBackendError, DistError, DistNetworkError, DistStoreError
 from .futures import Future
 from .groups import (
     SHRINK_ABORT,
@@ -116,6 +117,10 @@ __all__ = [
     "Backend",
     "DebugLevel",
     "DeviceMesh",
+    "DistBackendError",
+    "DistError",
+    "DistNetworkError",
+    "DistStoreError",
     "FileStore",
     "Future",
     "GroupMember",

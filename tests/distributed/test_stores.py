@@ -17,7 +17,7 @@ import pytest
 
 import aiocoll.distributed as dist
 from aiocoll import store as stores
-from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
+from aiocoll.errors import PeerLostError, RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.testing import stores as conformance
 from tests.distributed.processes import free_port, spawn
 from tests.distributed.ranks import ranks
@@ -109,7 +109,9 @@ def test_every_documented_method(store: dist.Store) -> None:
     assert store.queue_len("line") == 2 and store.queue_pop("line") == b"1" and store.queue_pop("line", False) == b"2"
     with pytest.raises(dist.QueueEmptyError, match="line") as caught:
         store.queue_pop("line", block=False)
-    assert isinstance(caught.value, RuntimeError)
+    assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, dist.DistStoreError)
+    assert issubclass(dist.DistStoreError, dist.DistError) and issubclass(PeerLostError, dist.DistBackendError)
+    assert issubclass(PeerLostError, dist.DistNetworkError)
     with store.clone() as twin:
         assert twin.get("b") == b"\xff" and twin.timeout == store.timeout
     store.barrier("here", 1)
