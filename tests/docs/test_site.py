@@ -6,8 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
+
+import aiocoll
+import aiocoll.distributed as dist
+from aiocoll import errors
 
 from .snippets import PAGES, ROOT
 
@@ -36,15 +41,17 @@ def test_the_front_page_leads_to_every_page(site: Path) -> None:
 
 
 def test_the_reference_holds_what_the_package_exports(site: Path) -> None:
-    import aiocoll
-    from aiocoll import errors
-
     text = (site / "reference.html").read_text()
     names = {f"aiocoll.{name}" for name in ("run", "connect", "launch", "op", "Group", "Message")}
     names |= {f"aiocoll.Group.{name}" for name in dir(aiocoll.Group) if not name.startswith("_")}
     names |= {f"aiocoll.errors.{name}" for name in vars(errors) if name.endswith("Error")}
     missing = sorted(name for name in names if f'id="{name}"' not in text)
     assert not missing
+    text = (site / "reference_blocking.html").read_text()
+    public = [name for name in dist.__all__ if not name.startswith("_")]
+    functions = [name for name in public if isinstance(getattr(dist, name), FunctionType)]
+    missing = sorted(name for name in functions if f'id="aiocoll.distributed.{name}"' not in text)
+    assert len(functions) > 50 and not missing
 
 
 def test_pictures_and_code_are_in_the_site(site: Path) -> None:
