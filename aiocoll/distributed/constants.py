@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -92,6 +92,8 @@ class ReduceOp(enum.Enum):
     one element.
     """
 
+    RedOpType: ClassVar[type[ReduceOp]]
+
     SUM = 0
     AVG = 1
     PRODUCT = 2
@@ -115,7 +117,7 @@ class ReduceOp(enum.Enum):
         return PremulSum(factor)
 
 
-ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # where torch keeps the same members
+ReduceOp.RedOpType = ReduceOp  # where torch keeps the same members
 
 
 class reduce_op:
