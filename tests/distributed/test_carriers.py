@@ -88,6 +88,15 @@ def test_mpi_answers_as_documented(expected: list[dict[str, Any]]) -> None:
         same(mine, theirs)
 
 
+def test_mpi_without_mpiexec_is_a_world_of_one() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed; it is in the extra 'dev'")
+    program = "import aiocoll.distributed as dist; dist.init_process_group('MPI', world_size=7); " + (
+        "print(dist.get_rank(), dist.get_world_size(), dist.get_backend(), dist.is_mpi_available())"
+    )
+    command = [sys.executable, "-W", "error", "-c", program]
+    assert ended(command, [start(*command)]) == ["0 1 mpi True\n"]
+
+
 def test_gloo_answers_as_documented_and_names_the_dead(expected: list[dict[str, Any]]) -> None:
     pytest.importorskip("torch", reason="torch is not installed; it is in the extra 'dev'")
     for mine, theirs in zip(answers("gloo"), expected, strict=True):

@@ -113,7 +113,7 @@ def _meeting_place(mpi: MpiLibrary) -> Iterator[dict[str, Any]]:
     """What ``connect`` takes to meet the ranks of MPI's world: rank 0 listens, and MPI tells the others where."""
     hosts = mpi.hosts()
     near = all(host == hosts[0] for host in hosts)
-    listener = socket.create_server(("127.0.0.1" if near else "", 0)) if mpi.rank == 0 and mpi.size > 1 else None
+    listener = socket.create_server(("127.0.0.1" if near else "", 0)) if mpi.rank == 0 else None
     try:
         port = 0 if listener is None else listener.getsockname()[1]
         port, secret = mpi.told((port, secrets.token_bytes(32)))
