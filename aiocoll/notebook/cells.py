@@ -28,6 +28,11 @@ class Answer:
     """Whether the rank has sent or received anything on the groups that the notebook gave it."""
 
     @property
+    def interrupted(self) -> bool:
+        """Whether a Ctrl-C ended the cell."""
+        return self.error is not None and self.error["class"] == "KeyboardInterrupt"
+
+    @property
     def consequence(self) -> bool:
         """Whether this is only how another rank's failure looks from here."""
         return self.error is not None and bool(self.error["consequence"])

@@ -48,7 +48,7 @@ class Crew:
 
     def __init__(self, n: int, *, environ: Mapping[str, str], path: Sequence[str], **connect: Any) -> None:
         self.size = n
-        self.cells = 0
+        self.cells: int = 0
         """How many have been run."""
         self.over: list[str] | None = None
         """Why there are no ranks any more, in words."""
@@ -104,10 +104,14 @@ class Crew:
         self.cells += 1
         self._shown = frozenset(range(self.size) if shown is None else shown)
         self._send(range(self.size), {"code": code, "number": self.cells, "renew": self._renew})
-        self._renew = False
+        self._renew = True  # unless all goes well
         gathering = _Gathering(self, show, time.monotonic() + timeout if timeout else float("inf"))
         answers = gathering.to_the_end()
-        self._renew = any(answer.error for answer in answers) and any(answer.talked for answer in answers)
+        failed = any(answer.error for answer in answers)
+        self._renew = gathering.let_go or (failed and any(answer.talked for answer in answers))
+        for answer in answers:
+            if answer.rank in gathering.interrupted and not answer.interrupted:
+                self._send([answer.rank], {"interrupted": True})  # it may be on its way still
         if gathering.interrupts:
             raise KeyboardInterrupt
         if gathering.late:
@@ -126,7 +130,7 @@ class Crew:
     def let_go(self, answer: Answer) -> None:
         """Others wait for a rank whose cell has failed: they hear so."""
         if answer.error is not None:
-            self._send([answer.rank], {"leave": f"{answer.error['class']}: {answer.error['message']}"})
+            self._send([answer.rank], {"leave": f"{answer.error['class']}: {answer.error['message']}".rstrip(": ")})
 
     def next(self, seconds: float) -> tuple[str, str] | Answer | None:
         """The next thing to show, or answer; None when nothing came in time, or the ranks are no more."""
@@ -223,23 +227,27 @@ class _Gathering:
         self._named = False
         self.interrupts = 0
         self._interrupted_at = float("inf")
+        self.interrupted: set[int] = set()
         self.late: list[int] = []
+        self.let_go = False
+        """Whether ranks whose cell has failed have broken their groups, for the others to hear."""
 
     @property
     def _missing(self) -> list[int]:
         return [rank for rank in range(self._crew.size) if rank not in self._answers]
 
     def to_the_end(self) -> list[Answer]:
-        while self._missing:
+        while True:
             try:
+                if not self._missing:
+                    break
                 self._step()
             except KeyboardInterrupt:
                 self.interrupts += 1
-                self._interrupted_at = time.monotonic()
                 if self.interrupts > 1:
                     self._crew.kill()
                 else:
-                    self._crew.interrupt(self._missing)
+                    self._interrupt()
         return [answer for _, answer in sorted(self._answers.items())]
 
     def _step(self) -> None:
@@ -259,17 +267,23 @@ class _Gathering:
             raise AiocollError(f"{self._crew.cause}; all ranks have ended, and with them what they held")
         if now - self._failed_at > SETTLE_S:
             self._failed_at = float("inf")
+            self.let_go = True
             for answer in self._answers.values():
                 self._crew.let_go(answer)
         if now > self._deadline and self._missing:
             self._deadline = float("inf")
             self.late = self._missing
-            self._interrupted_at = now
-            self._crew.interrupt(self._missing)
+            self._interrupt()
         if now - self._interrupted_at > PATIENCE_S and not self._named and self._missing:
             self._named = True
             self._show("stderr", f"aiocoll: {names(self._missing)} does not react to the interrupt; "
                        "interrupt once more to end all ranks, and with them what they hold\n")  # fmt: skip
+
+
+    def _interrupt(self) -> None:
+        self._interrupted_at = time.monotonic()
+        self.interrupted |= set(self._missing)
+        self._crew.interrupt(self._missing)
 
 
 class _Sink:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import inspect
 import linecache
 import os
 import signal
 import sys
 import types
+from collections.abc import Coroutine, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -24,11 +26,12 @@ from aiocoll.notebook import cells
 from aiocoll.observe import report
 from aiocoll.runner import orders
 from aiocoll.sync.interrupt import INTERRUPTS
-from aiocoll.sync.stepping import abandon_task, stop_loop
+from aiocoll.sync.stepping import T, abandon_task, stop_loop
 from aiocoll.world import connect
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _TEXT_CHARS_MAX = 20_000
+_LATE_S = 1.0
 _CELL = "<ranks cell "
 
 
@@ -56,6 +59,9 @@ class Worker:
         self._connect: dict[str, Any] = {}
         self._interrupt: Any = signal.default_int_handler
         """What handles Ctrl-C while a cell runs."""
+        self._came = False
+        self._missed = asyncio.Event()
+        """Whether one has come since the last cell ended."""
 
     def __repr__(self) -> str:
         return f"Worker({self._group!r})"
@@ -68,20 +74,22 @@ class Worker:
         sys.path[:], self._connect = setup["path"], setup["connect"]
         group = self._meet()
         vars(self._space).update(rank=group.rank, size=group.size)
-        self._interrupt = signal.signal(signal.SIGINT, _not_now)
+        self._interrupt = signal.signal(signal.SIGINT, self._not_now)
         try:
             while (order := self._next()) is not None:
                 if "code" in order:
                     self._answer(order)
-                else:
+                elif "leave" in order:
                     self._break(AiocollError(order["leave"]))
+                else:
+                    self._wait_for(self._late_interrupt())
         finally:
             self._leave()
 
     def _next(self) -> dict[str, Any] | None:
         """The next order; None at the end of the pipe. What cells have left in the loop goes on meanwhile."""
         while (order := cells.unpack(self._unread)) is None:
-            self._loop.run_until_complete(self._readable())
+            self._wait_for(self._readable())
             data = os.read(self._told, 1 << 20)
             if not data:
                 return None
@@ -96,23 +104,42 @@ class Worker:
         finally:
             self._loop.remove_reader(self._told)
 
+    def _not_now(self, number: int, frame: FrameType | None) -> None:
+        """A Ctrl-C between two cells is nobody's; one that comes while a cell is prepared waits until it begins."""
+        self._came = True
+        self._loop.call_soon_threadsafe(self._missed.set)
+
+    async def _late_interrupt(self) -> None:
+        """One was sent to the cell that has just ended by itself: the next one shall not get it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LATE_S):
+                await self._missed.wait()
+
     # ------------------------------------------------------------------------------------------ one cell
 
     def _answer(self, order: dict[str, Any]) -> None:
         value: str | None = None
         error: BaseException | None = None
-        before = self._talk()
+        before = -1
+        self._came = False
         try:
             if order["renew"]:
                 self._renew()
+            parts = _compiled(order["code"], f"{_CELL}{order['number']}>")
+            awaits = any(part.co_flags & inspect.CO_COROUTINE for part in parts)
+            vars(self._space)["group"] = self._async_group() if awaits else self._group
+            before = self._talk()
             try:
                 INTERRUPTS.forget()
+                self._missed.clear()
                 signal.signal(signal.SIGINT, self._interrupt)
-                value = _shown(self._run(order["code"], f"{_CELL}{order['number']}>"))
+                if self._came:
+                    raise KeyboardInterrupt
+                value = _shown(self._wait_for(self._awaited_parts(parts)) if awaits else self._run(parts))
             finally:
-                self._interrupt = signal.signal(signal.SIGINT, _not_now) or signal.default_int_handler
+                self._interrupt = signal.signal(signal.SIGINT, self._not_now) or signal.default_int_handler
         except BaseException as caught:
-            signal.signal(signal.SIGINT, _not_now)
+            signal.signal(signal.SIGINT, self._not_now)
             error = _of_the_cell(caught)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -122,39 +149,28 @@ class Worker:
         while view:
             view = view[os.write(self._results, view) :]
 
-    def _run(self, source: str, name: str) -> Any:
-        """The value of the last expression, as in a notebook's own cells; None after a semicolon."""
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
-        parts: list[CodeType] = []
-        last = tree.body[-1] if tree.body else None
-        if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):
-            del tree.body[-1]
-            parts.append(compile(ast.Expression(last.value), name, "eval", _FLAGS, dont_inherit=True))
-        parts.insert(0, compile(tree, name, "exec", _FLAGS, dont_inherit=True))
-        space = vars(self._space)
-        if not any(part.co_flags & inspect.CO_COROUTINE for part in parts):
-            space["group"] = self._group
-            return [eval(part, space) for part in parts][-1]  # noqa: S307
-        space["group"] = self._async_group()
+    def _run(self, parts: Sequence[CodeType]) -> Any:
+        return [eval(part, vars(self._space)) for part in parts][-1]  # noqa: S307
 
-        async def together() -> Any:
-            value = None
-            for part in parts:
-                value = eval(part, space)  # noqa: S307
-                if part.co_flags & inspect.CO_COROUTINE:
-                    value = await value
-            return value
+    async def _awaited_parts(self, parts: Sequence[CodeType]) -> Any:
+        value = None
+        for part in parts:
+            value = eval(part, vars(self._space))  # noqa: S307
+            if part.co_flags & inspect.CO_COROUTINE:
+                value = await value
+        return value
 
-        return self._wait_for(self._loop.create_task(together()))
-
-    def _wait_for(self, task: asyncio.Task[Any]) -> Any:
+    def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs the loop until `coroutine` is done: more than once, for a stop may be left over from an interrupt."""
+        task = self._loop.create_task(coroutine)
+        task.add_done_callback(stop_loop)
         try:
-            return self._loop.run_until_complete(task)
+            while not task.done():
+                self._loop.run_forever()
         except BaseException:
-            task.add_done_callback(stop_loop)
             abandon_task(task, self._loop)
             raise
+        return task.result()
 
     # ------------------------------------------------------------------------------------------ the groups
 
@@ -164,7 +180,7 @@ class Worker:
 
     def _leave(self) -> None:
         if self._awaited is not None:
-            self._loop.run_until_complete(self._lineage(self._awaited).close())
+            self._wait_for(self._lineage(self._awaited).close())
             self._awaited = None
         if self._group is not None:
             self._group.disconnect()
@@ -177,7 +193,7 @@ class Worker:
             async def connected() -> Group:
                 return await connect(**self._connect)
 
-            self._awaited = self._loop.run_until_complete(connected())
+            self._awaited = self._wait_for(connected())
         return self._awaited
 
     def _break(self, error: BaseException) -> None:
@@ -212,8 +228,18 @@ class Worker:
         return group._connection.lineage
 
 
-def _not_now(number: int, frame: FrameType | None) -> None:
-    """A Ctrl-C between two cells is nobody's."""
+def _compiled(source: str, name: str) -> list[CodeType]:
+    """A cell as code: its statements and, unless a semicolon ends it, the last expression, whose value is shown."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
+        return [compile(tree, name, "exec", _FLAGS, dont_inherit=True)]
+    del tree.body[-1]
+    return [
+        compile(tree, name, "exec", _FLAGS, dont_inherit=True),
+        compile(ast.Expression(last.value), name, "eval", _FLAGS, dont_inherit=True),
+    ]
 
 
 def _shown(value: Any) -> str | None:
