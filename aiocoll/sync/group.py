@@ -49,7 +49,7 @@ class SyncGroup(SyncCalls):
 
     # ------------------------------------------------------------------------------------------ groups
 
-    def split(self, color: int | None, key: int | None = None) -> SyncGroup | None:
+    def split(self, color: int | str | None, key: int | str | None = None) -> SyncGroup | None:
         """The group of those who gave the same color, ordered by key, then rank; None for color None."""
         group = self._driver.run_as_task(lambda: self._group.split(color, key))
         return None if group is None else self._wrapped(group)
