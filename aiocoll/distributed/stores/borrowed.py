@@ -9,6 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from ... import store
 from ...errors import RendezvousError
 from ...store.base import CallStore
 
@@ -25,9 +26,9 @@ class OnThread(CallStore):
 
     timeout: float
 
-    def __init__(self, owner: Opened, store: CallStore, thread: StoreThread) -> None:
-        self._owner, self._store, self._thread = owner, store, thread
-        self.timeout = store.timeout
+    def __init__(self, owner: Opened, opened: CallStore, thread: StoreThread) -> None:
+        self._owner, self._store, self._thread = owner, opened, thread
+        self.timeout = opened.timeout
 
     @property
     def where(self) -> str:
@@ -39,7 +40,33 @@ class OnThread(CallStore):
         return str(getattr(self._store, "local_address", ""))
 
     async def _call(self, op: str, args: list[Any], timeout: float | None) -> Any:
-        return await asyncio.wrap_future(self._thread.begin(self._store._call(op, args, timeout)))
+        running: list[asyncio.Task[Any]] = []
+
+        async def there() -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            running.append(task)
+            return await self._store._call(op, args, timeout)
+
+        try:
+            return await asyncio.wrap_future(self._thread.begin(there()))
+        except asyncio.CancelledError:
+            if op == "queue_pop":
+                self._thread.begin(self._put_back(args[0], running))
+            raise
+
+    async def _put_back(self, key: str, running: list[asyncio.Task[Any]]) -> None:
+        """What was popped while its taker gave up goes back; on the stores' thread, where the pop runs."""
+        for task in running:
+            await asyncio.wait([task])
+            if task.cancelled() or task.exception() is not None:
+                continue
+            if isinstance(self._store, store.MemoryStore):
+                self._store._give_back("queue_pop", [key], task.result())
+            elif isinstance(self._store, store.TCPStore):
+                self._store._give_back(key, task.result())
+            else:
+                await self._store.queue_push(key, task.result())
 
     async def close(self) -> None:
         """It belongs to whoever opened it."""
@@ -58,8 +85,8 @@ class InThreads(CallStore):
     A wait asks again and again whether what it waits for is there, so that no thread stays behind in it.
     """
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, theirs: Any) -> None:
+        self._store = theirs
 
     @property
     def where(self) -> str:
@@ -111,6 +138,6 @@ class InThreads(CallStore):
         return f"<InThreads {self._store!r}>"
 
 
-def is_documented(store: Any) -> bool:
-    """Whether ``store`` has the documented blocking methods rather than those of ``aiocoll.store``."""
-    return hasattr(store, "delete_key") and hasattr(store, "multi_get")
+def is_documented(given: Any) -> bool:
+    """Whether ``given`` has the documented blocking methods rather than those of ``aiocoll.store``."""
+    return hasattr(given, "delete_key") and hasattr(given, "multi_get")
