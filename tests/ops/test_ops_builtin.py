@@ -146,7 +146,7 @@ def test_nan_wins_in_min_and_max_wherever_it_stands(op, dtype):
 def test_times_have_an_order_and_nat_wins(op, dtype):
     arrays = values(dtype, 3)
     same(reduced(op, arrays), functools.reduce(UFUNC[op.name], arrays))
-    arrays[1][0] = "NaT"
+    arrays[1][0] = dtype.type("NaT", "s")
     assert np.isnat(reduced(op, arrays)[0])
 
 
