@@ -117,7 +117,7 @@ class TorchLibrary:
         import torch
         import torch.distributed
 
-        self._torch = torch
+        self._torch: Any = torch
         self.name, self.title = name, f"{name} (torch {torch.__version__})"
         self._device = device or ("cpu" if name == "gloo" else f"cuda:{torch.cuda.current_device()}")
         self._made = itertools.count()
