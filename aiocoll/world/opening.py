@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from ..config import Settings
 from ..endpoint import Endpoint, Member
 from ..endpoint.snapshot import snapshot
-from ..errors import AiocollError, RendezvousError, UsageError
+from ..errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
 from ..group import Group
 from ..group.calls import identifier
 from ..group.growing import Plan
@@ -91,10 +91,10 @@ class Ear:
     def info(self, address: str) -> Mapping[str, Any]:
         """What the others learn of me: where I listen."""
         if self._wanted.within_process:
-            return {"address": "", "port": 0}
+            return {"address": "", "port": 0, "transport": "inproc"}
         if self._wanted.added:
             self._added = kinds.find(self._wanted.added)(address)
-            return {"address": "", "port": 0, self._wanted.added: dict(self._added.info())}
+            return {"address": "", "port": 0, "transport": self._wanted.added, "told": dict(self._added.info())}
         self._listener = listen(address)
         host, port = fronted(self._wanted.settings.proxy, address, self._listener.getsockname()[1])
         return {"address": host, "port": port, **self._island.info()}
@@ -113,8 +113,9 @@ class Ear:
         shared: Shared | None = None
         added: Transport | None = None
         try:
+            self._check_alike(meeting)
             if self._added is not None and meeting.size > 1:
-                added = await self._added.connect(self._peers(meeting))
+                added = await self._connected(self._added, meeting)
                 self._added = None  # the transport's from now on
             if self._listener is not None and meeting.size > 1:
                 seconds = min(self._wanted.settings.shm_seconds, self._wanted.timeout)
@@ -130,18 +131,34 @@ class Ear:
             self.close()
             raise
 
-    def _peers(self, meeting: Meeting) -> kinds.Peers:
-        wanted = self._wanted
-        missing = [rank for rank, info in enumerate(meeting.members) if wanted.added not in info]
-        if missing:
-            raise UsageError(
-                f"transport={wanted.added!r} here, and another one on ranks {missing}: all ranks of a job use the same"
+    def _check_alike(self, meeting: Meeting) -> None:
+        """Ranks whose links are of different kinds could only wait for one another; each of them sees it here."""
+        kind = "inproc" if self._wanted.within_process else self._wanted.added
+        others = {rank: info.get("transport", "") for rank, info in enumerate(meeting.members)}
+        others = {rank: other for rank, other in others.items() if other != kind}
+        if others:
+            here, there = kind or self._wanted.transport, "; ".join(
+                f"{other or 'sockets or shared memory'} on rank {rank}" for rank, other in others.items()
             )
-        told = [dict(info[wanted.added]) for info in meeting.members]
-        return kinds.Peers(
-            rank=meeting.rank, size=meeting.size, world=meeting.world, job=wanted.job, secret=wanted.secret, told=told,
-            seconds=wanted.timeout,
+            raise UsageError(f"transport={here!r} here, and {there}: all ranks of a job use the same")
+
+    async def _connected(self, ear: kinds.Ear, meeting: Meeting) -> Transport:
+        """What ``ear`` makes of the meeting, in time: whoever wrote it may have forgotten that peers can be slow."""
+        wanted = self._wanted
+        peers = kinds.Peers(
+            rank=meeting.rank, size=meeting.size, world=meeting.world, job=wanted.job, secret=wanted.secret,
+            told=[dict(info["told"]) for info in meeting.members], seconds=wanted.timeout,
         )  # fmt: skip
+        try:
+            async with asyncio.timeout(min(wanted.timeout, 1e9)) as limit:
+                return await ear.connect(peers)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise RendezvousTimeoutError(
+                f"{meeting.where}: transport={wanted.added!r} has not connected rank {meeting.rank} with the other "
+                f"{meeting.size - 1} after {wanted.timeout:g} s"
+            ) from error
 
     def _tcp_world(self, meeting: Meeting) -> TcpWorld:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aiocoll
-from aiocoll.errors import UsageError
+from aiocoll.errors import RendezvousTimeoutError, UsageError
 from aiocoll.transport import kinds
 from aiocoll.transport.inproc import InprocTransport, Switch
 
@@ -61,14 +61,14 @@ def pigeon(monkeypatch: pytest.MonkeyPatch) -> str:
     kinds.find.cache_clear()
 
 
-async def world(transports: list[str]) -> list[Any]:
+async def world(transports: list[str], timeout: float = 5.0) -> list[Any]:
     from aiocoll.store import MemoryStore
 
     store = MemoryStore()
 
     async def rank(rank: int, transport: str) -> Any:
         where: dict[str, Any] = {"store": store, "rank": rank, "size": len(transports), "transport": transport}
-        async with aiocoll.connect(**where, secret="known to all", timeout=5) as group:
+        async with aiocoll.connect(**where, secret="known to all", timeout=timeout) as group:
             return int(await group.all_reduce(group.rank + 1))
 
     try:
@@ -91,7 +91,24 @@ async def test_its_failure_is_the_callers_and_leaves_nothing_open(pigeon: str) -
     assert all(each.closed for each in Ear.made)
 
 
-async def test_ranks_that_want_different_transports_are_told(pigeon: str) -> None:
-    failure, other = await world([pigeon, "tcp"])
-    assert isinstance(failure, UsageError) and "another one on ranks [1]" in str(failure)
-    assert isinstance(other, aiocoll.AiocollError)
+@pytest.mark.parametrize("kinds_wanted", [("pigeon", "tcp"), ("inproc", "auto", "tcp"), ("pigeon", "inproc")])
+async def test_ranks_that_want_different_transports_are_told(pigeon: str, kinds_wanted: tuple[str, ...]) -> None:
+    """All of them at once, instead of waiting for one another."""
+    names = [each if each in (pigeon, "inproc") else "sockets or shared memory" for each in kinds_wanted]
+    for rank, failure in enumerate(await world(list(kinds_wanted))):
+        assert isinstance(failure, UsageError), failure
+        assert str(failure).startswith(f"transport={kinds_wanted[rank]!r} here, and ")
+        for other, name in enumerate(names):
+            assert (f"{name} on rank {other}" in str(failure)) == (name != names[rank])
+    assert all(each.closed for each in Ear.made)
+
+
+async def test_a_transport_that_does_not_connect_in_time_is_named(pigeon: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: Ear, peers: kinds.Peers) -> InprocTransport:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Ear, "connect", never)
+    failures = await world([pigeon, pigeon], timeout=0.3)
+    assert [type(each) for each in failures] == [RendezvousTimeoutError] * 2
+    assert "transport='pigeon' has not connected rank 1 with the other 1 after 0.3 s" in str(failures[1])
+    assert all(each.closed for each in Ear.made)
