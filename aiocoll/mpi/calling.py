@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..sync import SyncGroup, Work
+from ..sync.work import seconds
 from .exceptions import UsageError, translated
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def started(group: SyncGroup, plan: Plan, what: str) -> Work[Any]:
         work = group.begin(make, what)
     except errors.AiocollError as error:
         raise translated(error) from error.__cause__
-    made.wait(group.timeout)
+    made.wait(seconds(group.timeout))
     return work
 
 

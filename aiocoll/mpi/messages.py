@@ -92,10 +92,11 @@ class Messages:
             return self._start_receive("Isendrecv", source, recvtag, region)
         sending = self._sending(sendbuf, dest, sendtag, "Isendrecv", math.inf)
         peer, number = self._wanted(source, recvtag, "Isendrecv")
-        if peer == PROC_NULL or self._seen.take(source, recvtag, True, keep=True) is not None:
-            receiving = self._start_receive("Isendrecv", source, recvtag, region)
-            self._start("Isendrecv", sending, f" to rank {dest}")
-            return receiving
+        if peer == PROC_NULL:
+            return self._start("Isendrecv", followed_by(sending, lambda _: _NOBODY), f" to rank {dest}")
+        seen = self._seen.take(source, recvtag, True)
+        if seen is not None:
+            return self._start("Isendrecv", followed_by(sending, lambda _: landed(seen[1], region)), f" to rank {dest}")
         return self._start("Isendrecv", exchange(sending, self._receiving(peer, number, region, math.inf)))
 
     def Isendrecv_replace(
@@ -276,12 +277,10 @@ class Messages:
     def _both(self, what: str, sending: Plan | None, source: Any, tag: Any, region: Region | None) -> Arrival:
         """Sends and receives at the same time."""
         peer, number = self._wanted(source, tag, what)
-        seen = None if peer == PROC_NULL else self._seen.take(source, tag, region is not None)
-        if sending is None or peer == PROC_NULL or seen is not None:
-            if sending is not None:
-                blocking(self._group, sending)
-            if seen is not None:
-                return as_object(seen[1]) if region is None else landed(seen[1], region)
+        if sending is None:
+            return self._receive(what, source, tag, region)
+        if peer == PROC_NULL or self._seen.take(source, tag, region is not None, keep=True) is not None:
+            blocking(self._group, sending)
             return self._receive(what, source, tag, region)
         arrival: Arrival = blocking(self._group, exchange(sending, self._receiving(peer, number, region)))
         return arrival

@@ -115,7 +115,7 @@ def even(region: Region, size: int, where: str) -> Region:
     if region.flat.size % size:
         raise UsageError(
             f"{where}: a buffer of {region.flat.size} elements cannot be one equal part for each of {size} ranks; "
-            f"the v-form ({where}v) takes counts"
+            f"{'Reduce_scatter' if where == 'Reduce_scatter_block' else where + 'v'} takes counts"
         )
     return region
 
@@ -243,9 +243,10 @@ def _cut(flat: Array, datatype: Datatype, count: int, at: int, where: str, back:
             )
         return Region(flat[at : at + count], datatype, where, back)
     places = datatype.places(count, at)
-    if places.size and int(places.max()) >= flat.size:
+    if places.size and not 0 <= int(places.min()) <= int(places.max()) < flat.size:
         raise UsageError(
-            f"{where}: {count} items of {datatype!r} reach beyond a buffer of {flat.size} elements of {datatype.dtype}"
+            f"{where}: {count} items of {datatype!r} reach beyond a buffer of {flat.size} elements of "
+            f"{datatype.dtype}: from element {places.min()} to element {places.max()}"
         )
     picked = flat[places]
 

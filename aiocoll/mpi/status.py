@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .constants import ANY_SOURCE, ANY_TAG, PROC_NULL, SUCCESS, UNDEFINED
+from .constants import ANY_SOURCE, ANY_TAG, SUCCESS, UNDEFINED
 from .datatypes import PREDEFINED, Datatype
 from .exceptions import outside
 
@@ -22,10 +22,6 @@ class Status:
         """Fills it."""
         self._source, self._tag, self._bytes = source, tag, nbytes
         self._error, self._cancelled = SUCCESS, False
-
-    def note_nobody(self) -> None:
-        """Fills it as a receive from PROC_NULL does."""
-        self.note(PROC_NULL, ANY_TAG, 0)
 
     @property
     def source(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
@@ -140,14 +141,14 @@ def wait_for_first(works: Sequence[Work[Any]], timeout: float | None = None) -> 
         for work in works:
             work._operation.refuse_to_block()
         futures = [work._future for work in works]
-        concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_COMPLETED)
+        concurrent.futures.wait(futures, seconds(timeout), concurrent.futures.FIRST_COMPLETED)
 
 
 def seconds(timeout: float | timedelta | None) -> float | None:
-    """A timeout as seconds; timedelta as torch's callers write it; None for no limit."""
+    """A timeout as seconds; timedelta as torch's callers write it; None for no limit, or what no clock can count."""
     if timeout is None:
         return None
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise UsageError(f"timeout={timeout!r}: seconds, a timedelta or None is needed")
-    return None if value == float("inf") else float(value)
+    return None if value > threading.TIMEOUT_MAX else float(value)

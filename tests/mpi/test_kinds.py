@@ -108,6 +108,9 @@ def test_patterns_in_memory_travel_both_ways(ranks: Ranks) -> None:
             comm.Send([grid, 1, column], other)
         with pytest.raises(UsageError, match="reach beyond a buffer of 20"):
             comm.Send([grid, 3, MPI.DOUBLE.Create_vector(4, 1, 5)], other)
+        for behind in (MPI.DOUBLE.Create_vector(3, 1, -2), MPI.DOUBLE.Create_indexed([2], [-3])):
+            with pytest.raises(UsageError, match="reach beyond a buffer of 20 .* from element -"):
+                comm.Send([grid, 1, behind], other)
         with pytest.raises(UsageError, match="has gaps"):
             comm.Allgatherv(np.ones(1), [grid, [1, 1], None, next_column])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,18 @@ def test_waiting_for_any_gives_up_after_the_timeout_and_leaves_them_running(rank
     ranks(1, body, timeout=0.1)
 
 
+def test_a_world_without_a_deadline(ranks: Ranks) -> None:
+    def body(comm: Any) -> None:
+        other, box = 1 - comm.rank, np.zeros(2)
+        requests = [comm.irecv(source=other), comm.Irecv(box, other)]
+        comm.isend({"of": comm.rank}, other).wait()
+        assert Request.waitany(requests[:1]) == (0, {"of": other})
+        comm.Send(np.full(2, comm.rank + 1.0), other)
+        assert Request.Waitall(requests) and (box == other + 1).all()
+
+    ranks(2, body, timeout=math.inf)
+
+
 def test_a_request_that_is_cancelled_gives_its_message_to_the_next(ranks: Ranks) -> None:
     def body(comm: Any) -> None:
         box, status = np.zeros(2), MPI.Status()
@@ -123,5 +136,32 @@ def test_both_directions_started(ranks: Ranks) -> None:
         comm.Isendrecv_replace(out, other, 2, other, 2).Wait()
         assert (out == np.arange(3.0) + other).all()
         assert comm.Isendrecv(out, MPI.PROC_NULL, 0, box, MPI.PROC_NULL).Wait()
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_both_directions_are_over_when_the_send_is_too(ranks: Ranks, seen: bool) -> None:
+    """Also where there is nothing to wait for on the other side: nobody, or a message that a probe has seen."""
+
+    def body(comm: Any) -> None:
+        big, box, status = np.zeros(9 << 20), np.zeros(1), MPI.Status()  # more than may wait unreceived
+        if comm.rank:
+            comm.Send(np.full(1, 7.0), 0)
+            comm.recv(source=0)
+            comm.Recv(big, 0)
+            assert (big == 3.0).all()
+            return
+        big[:] = 3.0
+        source = 1 if seen else MPI.PROC_NULL
+        comm.Probe(1)
+        request = comm.Isendrecv(big, 1, 0, box, source)
+        assert not request.Test() and "to rank 1" in repr(request)
+        comm.send("I may not change what I send yet", 1)
+        request.Wait(status)
+        big[:] = 4.0
+        assert status.source == source and box[0] == (7.0 if seen else 0.0)
+        if not seen:
+            comm.Recv(box, 1)
 
     ranks(2, body)
