@@ -276,9 +276,8 @@ class _Gathering:
             self._interrupt()
         if now - self._interrupted_at > PATIENCE_S and not self._named and self._missing:
             self._named = True
-            self._show("stderr", f"aiocoll: {names(self._missing)} does not react to the interrupt; "
+            self._show("stderr", f"aiocoll: no reaction to the interrupt from {names(self._missing)}; "
                        "interrupt once more to end all ranks, and with them what they hold\n")  # fmt: skip
-
 
     def _interrupt(self) -> None:
         self._interrupted_at = time.monotonic()

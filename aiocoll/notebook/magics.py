@@ -78,6 +78,9 @@ class Ranks:
     def _run(self, line: str, code: str) -> None:
         with _Briefly():
             options = _parse_cell(line)
+            size = options.n or (RANKS if self._crew is None else self._crew.size)
+            if beyond := [rank for rank in options.shown or () if not 0 <= rank < size]:
+                raise UsageError(f"%%ranks: --ranks {','.join(map(str, beyond))}: the ranks are 0 to {size - 1}")
             crew = self._crew_for(options)
             try:
                 answers = crew.run(code, _show, shown=options.shown, timeout=options.timeout)

@@ -51,6 +51,7 @@ class Worker:
     def __init__(self, told: int, results: int, loop: asyncio.AbstractEventLoop) -> None:
         self._told, self._results, self._loop = told, results, loop
         os.set_blocking(told, False)
+        self._home = os.getpid()
         self._unread = bytearray()
         self._space = types.ModuleType("__main__")
         sys.modules["__main__"] = self._space  # so that functions of cells can be pickled as those of a script
@@ -142,7 +143,10 @@ class Worker:
             signal.signal(signal.SIGINT, self._not_now)
             error = _of_the_cell(caught)
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(Exception):  # the cell may have put something else there, or nothing
+                stream.flush()
+        if os.getpid() != self._home:  # a child that the cell has forked is no rank, and nobody waits for its answer
+            os._exit(0 if error is None else 1)
         told = None if error is None else report.describe(error)
         record = {"number": order["number"], "value": value, "error": told, "talked": self._talk() != before}
         view = memoryview(cells.pack(record))
@@ -233,13 +237,19 @@ def _compiled(source: str, name: str) -> list[CodeType]:
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
     last = tree.body[-1] if tree.body else None
-    if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
+    if not isinstance(last, ast.Expr) or _rest(source, last).startswith(b";"):
         return [compile(tree, name, "exec", _FLAGS, dont_inherit=True)]
     del tree.body[-1]
     return [
         compile(tree, name, "exec", _FLAGS, dont_inherit=True),
         compile(ast.Expression(last.value), name, "eval", _FLAGS, dont_inherit=True),
     ]
+
+
+def _rest(source: str, last: ast.Expr) -> bytes:
+    """What stands behind the last expression in its line."""
+    assert last.end_lineno is not None
+    return source.encode().split(b"\n")[last.end_lineno - 1][last.end_col_offset :].lstrip()
 
 
 def _shown(value: Any) -> str | None:

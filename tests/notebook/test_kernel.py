@@ -62,6 +62,13 @@ def double(y): return 2 * y""",
     "mixed": "%%ranks\nimport asyncio\nasync def later(): return await group.all_reduce(rank + 1)\n"
              "task = asyncio.create_task(later())\nawait asyncio.sleep(0)\nint(await task + await group.all_reduce(5))",
     "semicolon": "%%ranks\nrank;",
+    "semicolon in a comment": "%%ranks\nrank + 1  # one more;\n",
+    "semicolon before a comment": "%%ranks\nrank + 1;  # one more",
+    "forked": "%%ranks\nimport os\nchild = os.fork()\nrank if child else 1 / 0",
+    "child of the fork": "%%ranks\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), int(group.all_reduce(1))",
+    "output closed": "%%ranks\nimport sys\nkept, sys.stdout = sys.stdout, None\nrank",
+    "output back": "%%ranks\nsys.stdout = kept\nprint('again')",
+    "nobody": "%%ranks --ranks 0,2\n1",
     "some": "%%ranks --ranks 1\nprint('only one'); int(group.all_reduce(1))",
     "program": "%%ranks\nimport aiocoll\nasync def main(g): return await g.all_reduce(g.rank + 1)\n"
                "int(aiocoll.run(main))",
@@ -152,7 +159,9 @@ def test_output_stands_behind_its_rank_and_under_its_cell(notebook: Notebook) ->
 def test_ranks_remember_and_show_their_last_value(notebook: Notebook) -> None:
     assert values(notebook["state"]) == ["array([0., 2., 4.])", "array([20., 22., 24.])"]
     assert values(notebook["blocking"]) == ["array([10., 12., 14.])"] * 2
-    assert not notebook["semicolon"]["stdout"] and not notebook["semicolon"]["error"]
+    for silent in (notebook["semicolon"], notebook["semicolon before a comment"]):
+        assert not silent["stdout"] and not silent["error"]
+    assert values(notebook["semicolon in a comment"]) == ["1", "2"]
     assert notebook["some"]["stdout"] == "[r1] only one\n[r1] Out: 2\n"
 
 
@@ -164,6 +173,16 @@ def test_a_cell_that_awaits_has_an_async_group(notebook: Notebook) -> None:
 
 def test_a_cell_is_a_program_in_its_own_right(notebook: Notebook) -> None:
     assert values(notebook["program"]) == ["3", "3"]
+
+
+def test_a_child_that_a_cell_forks_is_no_rank(notebook: Notebook) -> None:
+    assert values(notebook["forked"]) == ["0", "1"]
+    assert values(notebook["child of the fork"]) == ["(1, 2)"] * 2
+
+
+def test_a_cell_may_take_its_output_away(notebook: Notebook) -> None:
+    assert values(notebook["output closed"]) == ["0", "1"]
+    assert sorted(notebook["output back"]["stdout"].splitlines()) == ["[r0] again", "[r1] again"]
 
 
 def test_a_cell_that_fails_on_one_rank(notebook: Notebook) -> None:
@@ -202,6 +221,7 @@ def test_a_cell_that_takes_too_long(notebook: Notebook) -> None:
 
 def test_what_is_typed_wrong_is_said_in_a_line(notebook: Notebook) -> None:
     assert "2 ranks are running, and keep their number" in notebook["other number"]["shown"]
+    assert notebook["nobody"]["shown"] == "UsageError: %%ranks: --ranks 2: the ranks are 0 to 1"
     assert "unrecognized arguments: --tiemout 3; usage: %%ranks [-n RANKS]" in notebook["typo"]["shown"]
     assert not notebook["typo"]["shown"].count("\n")
 
