@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from ..errors import CollectiveTimeoutError, UsageError
+from ..errors import CollectiveTimeoutError
 from .arguments import seconds_of
 from .refusals import documented_timeout
-from .request import Request, again, call, refused, run
+from .request import Request, again, call, judging, run
 from .state import WORLD, member_of
 
 
@@ -37,10 +37,8 @@ def barrier(
         return None
     if timeout is None and not async_op and again(member.barrier_again):
         return None
-    try:
+    with judging(member, "barrier"):
         limit = seconds_of(timeout)
-    except UsageError as error:
-        raise refused(member, "barrier", error) from error.__cause__
     return call(member, "barrier", lambda g: g.barrier(timeout=limit), async_op)
 
 
@@ -60,10 +58,8 @@ def monitored_barrier(
     member = member_of(group)
     if member is None:
         return
-    try:
+    with judging(member, "monitored_barrier"):
         limit = seconds_of(timeout)
-    except UsageError as error:
-        raise refused(member, "monitored_barrier", error) from error.__cause__
     try:
         run(member, lambda g: g.monitored_barrier(limit, wait_all_ranks))
     except CollectiveTimeoutError as error:

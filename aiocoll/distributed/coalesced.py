@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
 from .arguments import input_of, local_outputs, outputs_of, same_kind
 from .constants import ReduceOp, op_of, prepared
 from .filling import distribute, read_in_place, refuse_overlap
 from .refusals import RuntimeUsageError, TypeUsageError
-from .request import COLLECTOR, Request, call, refused
+from .request import COLLECTOR, Request, call, judging
 from .state import WORLD, member_of
 
 if TYPE_CHECKING:
@@ -42,14 +41,12 @@ def all_reduce_coalesced(
     if member is None:
         return None
     what, rank = "all_reduce_coalesced", member.rank
-    given = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
-    try:
+    with judging(member, "all_reduce", tensors if isinstance(tensors, list | tuple) else None):
+        given = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
         reduction = op_of(op)
         outputs = local_outputs(given, what, "tensors", rank)
         refuse_overlap(outputs, what, rank)
         inputs = [prepared(op, each.flat, what, rank) for each in outputs]
-    except UsageError as error:
-        raise refused(member, "all_reduce", error, _length(given)) from error.__cause__
 
     def make(g: Group) -> Awaitable[Any]:
         return together(
@@ -82,7 +79,7 @@ def all_gather_coalesced(
     if member is None:
         return None
     what, rank = "all_gather_coalesced", member.rank
-    try:
+    with judging(member, "all_gather", input_tensor_list):
         inputs = [input_of(each, what, rank) for each in _sequence(input_tensor_list, "input_tensor_list", rank)]
         lists = _sequence(output_tensor_lists, "output_tensor_lists", rank)
         if len(lists) != member.size:
@@ -98,8 +95,6 @@ def all_gather_coalesced(
             same_kind([mine], data, what, rank)
         for each in flat:
             read_in_place(each.flat, inputs, what, rank)
-    except UsageError as error:
-        raise refused(member, "all_gather", error, _length(input_tensor_list)) from error.__cause__
 
     def after(found: list[Any]) -> None:
         distribute([each for row in zip(*found, strict=True) for each in row], flat, what, member)
@@ -160,11 +155,6 @@ class _coalescing_manager:
 
     def __repr__(self) -> str:
         return f"_coalescing_manager({len(self.works)} calls on {self._group!r})"
-
-
-def _length(given: Any) -> int:
-    """How many calls the others make, most likely: as many as this rank was to make."""
-    return max(1, len(given)) if isinstance(given, Sequence) and not isinstance(given, str) else 1
 
 
 def _sequence(given: Any, name: str, rank: int) -> Sequence[Any]:

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
 from ..sync import SyncGroup
 from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_of, root_or_first, same_kind
 from .constants import OP_OF, ReduceOp, op_of, prepared
 from .filling import alike, distribute, read_in_place, refuse_overlap, settled
 from .refusals import RuntimeUsageError
-from .request import Request, again, call, refused
+from .request import Request, again, call, judging
 from .state import STATE, WORLD, member_of
 
 
@@ -49,14 +48,12 @@ def broadcast(
         given, wanted = (flat, None) if src == member.rank else (None, flat)
         if tensor.flags.carray and again(member.broadcast_again, given, src, wanted):
             return None
-    try:
+    with judging(member, "broadcast"):
         root = root_of(member, src, group_src, "broadcast", "src")
         if root == member.rank:
             data = input_of(tensor, "broadcast", root)
         else:
             out = Output(tensor, "broadcast", member.rank)
-    except UsageError as error:
-        raise refused(member, "broadcast", error) from error.__cause__
     if root == member.rank:
         return call(member, "broadcast", lambda g: g.broadcast(data, root), async_op, None, (tensor,))
     return call(member, "broadcast", lambda g: g.broadcast(None, root, out=out.flat), async_op, settled(out), (tensor,))
@@ -83,12 +80,10 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op
         usual = OP_OF.get(op) if type(op) is ReduceOp else op
         if again(member.all_reduce_again, flat, usual, flat):
             return None
-    try:
+    with judging(member, "all_reduce"):
         reduction = op_of(op)
         out = Output(tensor, "all_reduce", member.rank)
         data = prepared(op, out.flat, "all_reduce", member.rank)
-    except UsageError as error:
-        raise refused(member, "all_reduce", error) from error.__cause__
     return call(
         member,
         "all_reduce",
@@ -122,7 +117,7 @@ def reduce(
     member = member_of(group)
     if member is None:
         return None
-    try:
+    with judging(member, "reduce"):
         root = root_of(member, dst, group_dst, "reduce", "dst")
         reduction = op_of(op)
         if root == member.rank:
@@ -130,8 +125,6 @@ def reduce(
         data = prepared(
             op, out.flat if root == member.rank else input_of(tensor, "reduce", member.rank), "reduce", member.rank
         )
-    except UsageError as error:
-        raise refused(member, "reduce", error) from error.__cause__
     if root != member.rank:
         return call(member, "reduce", lambda g: g.reduce(data, reduction, root), async_op, None, (tensor,))
     return call(
@@ -161,7 +154,7 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
         flats = [each if each.ndim == 1 else each.reshape(-1) for each in tensor_list]
         if again(member.all_gather_again, tensor.reshape(-1), flats):
             return None
-    try:
+    with judging(member, "all_gather"):
         data = input_of(tensor, "all_gather", member.rank)
         outputs = outputs_of(tensor_list, member.size, "all_gather", "tensor_list", member.rank)
         same_kind(outputs, data, "all_gather", member.rank, uneven=True)
@@ -169,8 +162,6 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
         refuse_overlap(outputs, "all_gather", member.rank)
         for output in outputs:
             read_in_place(output.flat, [data], "all_gather", member.rank)
-    except UsageError as error:
-        raise refused(member, "all_gather", error) from error.__cause__
     if all(output.flat.size == data.size for output in outputs):  # then everywhere, or the digests differ
         table = np.empty((member.size, data.size), data.dtype.newbyteorder("="))
         return call(
@@ -216,7 +207,7 @@ def gather(
         raise _unexpected(kwargs)
     if member is None:
         return None
-    try:
+    with judging(member, "gather"):
         root = _root_or_default(member, dst, group_dst, _is_given(gather_list), "gather", "dst")
         data = input_of(tensor, "gather", member.rank)
         if root != member.rank:
@@ -236,8 +227,6 @@ def gather(
             refuse_overlap(outputs, "gather", root)
             for output in outputs:
                 read_in_place(output.flat, [data], "gather", root)
-    except UsageError as error:
-        raise refused(member, "gather", error) from error.__cause__
     if root != member.rank:
         return call(member, "gather", lambda g: g.gather(data, root), async_op)
     return call(
@@ -276,7 +265,7 @@ def scatter(
         raise _unexpected(kwargs)
     if member is None:
         return None
-    try:
+    with judging(member, "scatter"):
         root = _root_or_default(member, src, group_src, _is_given(scatter_list), "scatter", "src")
         out = Output(tensor, "scatter", member.rank)
         parts: list[Array] | None = None
@@ -295,8 +284,6 @@ def scatter(
             parts = inputs_of(scatter_list, member.size, "scatter", "scatter_list", root)
             if read_in_place(out.flat, parts, "scatter", root):
                 out.detach()
-    except UsageError as error:
-        raise refused(member, "scatter", error) from error.__cause__
     return call(member, "scatter", lambda g: g.scatter(parts, root, out=out.flat), async_op, settled(out), (tensor,))
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
 from ..ops import Op, fold_all
 from .arguments import Array, Output, local_list, root_of, same_kind
 from .constants import ReduceOp, op_of, prepared
 from .refusals import RuntimeUsageError, TypeUsageError
-from .request import Request, call, refused
+from .request import Request, call, judging
 from .state import WORLD, member_of
 
 
@@ -35,12 +34,10 @@ def broadcast_multigpu(
     member = member_of(group)
     if member is None:
         return None
-    try:
+    with judging(member, "broadcast"):
         root = root_of(member, src, None, "broadcast_multigpu", "src")
         outputs = local_list(tensor_list, "broadcast_multigpu", member.rank)
         first = _chosen(outputs, src_tensor, "broadcast_multigpu", "src_tensor", member.rank).flat
-    except UsageError as error:
-        raise refused(member, "broadcast", error) from error.__cause__
     return call(
         member,
         "broadcast_multigpu",
@@ -64,12 +61,10 @@ def all_reduce_multigpu(
     member = member_of(group)
     if member is None:
         return None
-    try:
+    with judging(member, "all_reduce"):
         reduction = op_of(op)
         outputs = local_list(tensor_list, "all_reduce_multigpu", member.rank)
         partial = prepared(op, _folded(outputs, reduction, member.rank), "all_reduce_multigpu", member.rank)
-    except UsageError as error:
-        raise refused(member, "all_reduce", error) from error.__cause__
     return call(
         member,
         "all_reduce_multigpu",
@@ -100,14 +95,12 @@ def reduce_multigpu(
     member = member_of(group)
     if member is None:
         return None
-    try:
+    with judging(member, "reduce"):
         root = root_of(member, dst, None, "reduce_multigpu", "dst")
         reduction = op_of(op)
         outputs = local_list(tensor_list, "reduce_multigpu", member.rank)
         chosen = _chosen(outputs, dst_tensor, "reduce_multigpu", "dst_tensor", member.rank)
         partial = prepared(op, _folded(outputs, reduction, member.rank), "reduce_multigpu", member.rank)
-    except UsageError as error:
-        raise refused(member, "reduce", error) from error.__cause__
     return call(
         member,
         "reduce_multigpu",
@@ -137,11 +130,9 @@ def all_gather_multigpu(
     if member is None:
         return None
     what, rank = "all_gather_multigpu", member.rank
-    try:
+    with judging(member, "all_gather"):
         inputs = local_list(input_tensor_list, what, rank)
         lists = _output_lists(output_tensor_lists, member.size * len(inputs), inputs[0].flat, rank)
-    except UsageError as error:
-        raise refused(member, "all_gather", error) from error.__cause__
     mine = np.concatenate([each.flat for each in inputs])
     table = np.empty((member.size, mine.size), mine.dtype)
     return call(

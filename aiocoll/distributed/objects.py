@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import MismatchError, UsageError
+from ..errors import MismatchError
 from ..sync import SyncGroup
 from .arguments import root_of, root_or_first
 from .refusals import RuntimeUsageError, TypeUsageError
-from .request import refused, run
+from .request import judging, run
 from .state import WORLD, member_of
 
 
@@ -29,10 +29,8 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = WORLD, weig
     member = member_of(group)
     if member is None:
         return
-    try:
+    with judging(member, "all_gather_object"):
         _require_places(object_list, member, "all_gather_object", "object_list")
-    except UsageError as error:
-        raise refused(member, "all_gather_object", error) from error.__cause__
     object_list[:] = run(member, lambda g: g.all_gather_object(obj))
 
 
@@ -56,11 +54,9 @@ def broadcast_object_list(
     member = member_of(group)
     if member is None:
         return
-    try:
+    with judging(member, "broadcast_object"):
         _require_list(object_list, "broadcast_object_list", "object_list")
         root = root_or_first(member, src, group_src, "broadcast_object_list", "src")
-    except UsageError as error:
-        raise refused(member, "broadcast_object", error) from error.__cause__
     sent = list(object_list) if root == member.rank else None
     received = run(member, lambda g: g.broadcast_object(sent, root))
     if len(received) != len(object_list):
@@ -94,7 +90,7 @@ def gather_object(
     if member is None:
         return
     what = "gather_object"
-    try:
+    with judging(member, what):
         root = root_or_first(member, dst, group_dst, what, "dst")
         if root != member.rank and object_gather_list:
             raise RuntimeUsageError(
@@ -108,8 +104,6 @@ def gather_object(
                     f"needs a list of {member.size} places"
                 )
             _require_places(object_gather_list, member, what, "object_gather_list")
-    except UsageError as error:
-        raise refused(member, what, error) from error.__cause__
     found = run(member, lambda g: g.gather_object(obj, root))
     if object_gather_list is not None and found is not None:
         object_gather_list[:] = found
@@ -137,7 +131,7 @@ def scatter_object_list(
     if member is None:
         return
     what = "scatter_object_list"
-    try:
+    with judging(member, "scatter_object"):
         root = root_or_first(member, src, group_src, what, "src")
         _require_list(scatter_object_output_list, what, "scatter_object_output_list")
         if not scatter_object_output_list:
@@ -151,8 +145,6 @@ def scatter_object_list(
                     f"needs a list of {member.size} objects"
                 )
             _require_places(scatter_object_input_list, member, what, "scatter_object_input_list")
-    except UsageError as error:
-        raise refused(member, "scatter_object", error) from error.__cause__
     sent = scatter_object_input_list if root == member.rank else None
     scatter_object_output_list[0] = run(member, lambda g: g.scatter_object(sent, root))
 

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from ..buffers import as_array
-from ..errors import UsageError
 from ..patterns import offsets
 from .arguments import Array, Output, input_of, inputs_of, outputs_of, root_or_first, same_kind, splits_of
 from .constants import OP_OF, ReduceOp, op_of, prepared
 from .filling import distribute, read_in_place, refuse_overlap, settled
 from .refusals import RuntimeUsageError
-from .request import Request, again, call, refused
+from .request import Request, again, call, judging
 from .state import member_of
 
 
@@ -43,14 +42,12 @@ def all_gather_single(
         table = output_tensor.reshape(size, input_tensor.size)
         if again(member.all_gather_again, input_tensor.reshape(-1), table):
             return None
-    try:
+    with judging(member, "all_gather"):
         data = input_of(input_tensor, what, rank)
         out = Output(output_tensor, what, rank)
         table = _table(out.flat, data, size, what, rank, "output_tensor", "input_tensor")
         if any([read_in_place(row, [data], what, rank) for row in table]):  # all rows are looked at
             data = data.copy()
-    except UsageError as error:
-        raise refused(member, "all_gather", error) from error.__cause__
     return call(member, what, lambda g: g.all_gather(data, out=table), async_op, settled(out), (output_tensor,))
 
 
@@ -80,7 +77,7 @@ def gather_single(
     if member is None:
         return None
     what, rank, size = "gather_single", member.rank, member.size
-    try:
+    with judging(member, "gather"):
         root = root_or_first(member, dst, group_dst, what, "dst")
         data = input_of(tensor, what, rank)
         if root == rank:
@@ -91,8 +88,6 @@ def gather_single(
             rows = [Output(row, what, rank) for row in table]
             for row in table:
                 read_in_place(row, [data], what, rank)
-    except UsageError as error:
-        raise refused(member, "gather", error) from error.__cause__
     if root != rank:
         return call(member, what, lambda g: g.gather(data, root), async_op)
 
@@ -123,7 +118,7 @@ def reduce_scatter(
     if member is None:
         return None
     what, rank = "reduce_scatter", member.rank
-    try:
+    with judging(member, what):
         reduction = op_of(op)
         out = Output(output, what, rank)
         given = inputs_of(input_list, member.size, what, "input_list", rank)
@@ -131,8 +126,6 @@ def reduce_scatter(
         if read_in_place(out.flat, given, what, rank):
             out.detach()
         parts = [prepared(op, each, what, rank) for each in given]
-    except UsageError as error:
-        raise refused(member, what, error) from error.__cause__
     return call(
         member, what, lambda g: g.reduce_scatter(parts, reduction, out=out.flat), async_op, settled(out), (output,)
     )
@@ -159,15 +152,13 @@ def reduce_scatter_single(
         usual = OP_OF.get(op) if type(op) is ReduceOp else op
         if again(member.reduce_scatter_again, input.reshape(-1), usual, output.reshape(-1)):
             return None
-    try:
+    with judging(member, "reduce_scatter"):
         reduction = op_of(op)
         out = Output(output, what, rank)
         data = input_of(input, what, rank)
         if read_in_place(out.flat, list(_table(data, out.flat, size, what, rank, "input", "output")), what, rank):
             out.detach()
         data = prepared(op, data, what, rank)
-    except UsageError as error:
-        raise refused(member, "reduce_scatter", error) from error.__cause__
     return call(
         member, what, lambda g: g.reduce_scatter(data, reduction, out=out.flat), async_op, settled(out), (output,)
     )
@@ -192,15 +183,13 @@ def all_to_all(
     if member is None:
         return None
     what, rank = "all_to_all", member.rank
-    try:
+    with judging(member, what):
         outputs = outputs_of(output_tensor_list, member.size, what, "output_tensor_list", rank)
         parts = inputs_of(input_tensor_list, member.size, what, "input_tensor_list", rank)
         same_kind([outputs[rank]], parts[rank], what, rank)
         refuse_overlap(outputs, what, rank)
         for output in outputs:
             read_in_place(output.flat, parts, what, rank)
-    except UsageError as error:
-        raise refused(member, what, error) from error.__cause__
     return call(
         member,
         what,
@@ -234,7 +223,7 @@ def all_to_all_single(
     if member is None:
         return None
     what, rank, size = "all_to_all_single", member.rank, member.size
-    try:
+    with judging(member, "all_to_all"):
         out = Output(output, what, rank)
         data = input_of(input, what, rank)
         shape = tuple(input.shape) if hasattr(input, "shape") else as_array(input, what=what, rank=rank)[0].shape
@@ -243,8 +232,6 @@ def all_to_all_single(
         outputs = [Output(each, what, rank) for each in places]
         same_kind([outputs[rank]], parts[rank], what, rank)
         read_in_place(out.flat, [data], what, rank)
-    except UsageError as error:
-        raise refused(member, "all_to_all", error) from error.__cause__
 
     def after(came: Any) -> None:
         distribute(came, outputs, what, member)

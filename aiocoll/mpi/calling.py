@@ -67,7 +67,7 @@ def collective(group: SyncGroup, what: str, planned: Callable[[], Plan]) -> Plan
     except errors.UsageError as error:
         refusal: errors.UsageError = error
         cause = error.__cause__
-    except (TypeError, ValueError, OverflowError) as error:  # an argument with a mind of its own
+    except Exception as error:  # an argument with a mind of its own
         refusal, cause = UsageError(f"{what} on rank {group.rank}: {error}"), error
     try:
         group.run(lambda inner: inner.refuse(what, refusal))

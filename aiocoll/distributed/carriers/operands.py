@@ -69,4 +69,3 @@ def load(x: Array, op: Op, dtype: np.dtype[Any], name: str) -> tuple[Array, Rest
     if dtype.itemsize == x.dtype.itemsize:
         return x.view(dtype), None
     return x.astype(dtype), lambda result: np.copyto(x, result, casting="unsafe")
-
