@@ -54,7 +54,7 @@ class Collectives:
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Root's elements into everybody's buffer."""
-        if type(buf) is np.ndarray and buf.ndim == 1:
+        if type(buf) is np.ndarray and type(root) is int and buf.ndim == 1:
             group = self._group
             try:  # a call that was made before with an array like this one
                 if group.broadcast_again(buf, root, None if group.rank == root else buf) is not NotImplemented:

@@ -33,11 +33,12 @@ def root_of(root: Any, size: int, what: str, rank: int) -> int:
 
 def bcast(rank: int, size: int, buf: Any, root: Any) -> Plan:
     """Root's elements into everybody's buffer."""
-    where, region = root_of(root, size, "Bcast", rank), writing(buf, "Bcast", rank) if rank != root else None
-    if region is None:
-        region = reading(buf, "Bcast", rank)
-        return lambda group: group.broadcast(region.flat, where)
-    return followed_by(lambda group: group.broadcast(None, where, region.flat), lambda _: region.settle())
+    where = root_of(root, size, "Bcast", rank)
+    if rank == where:
+        given = reading(buf, "Bcast", rank)
+        return lambda group: group.broadcast(given.flat, where)
+    out = writing(buf, "Bcast", rank)
+    return followed_by(lambda group: group.broadcast(None, where, out.flat), lambda _: out.settle())
 
 
 def reduction(

@@ -207,6 +207,17 @@ def test_started_calls(ranks: Ranks) -> None:
     ranks(size, body)
 
 
+class Stranger:
+    """Raises when it is looked at."""
+
+    def __index__(self) -> int:
+        raise ZeroDivisionError("asked for a number")
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError("compared")
+
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
@@ -218,6 +229,8 @@ def test_started_calls(ranks: Ranks) -> None:
         (lambda c: c.Allreduce(MPI.IN_PLACE, MPI.IN_PLACE), "IN_PLACE does not stand here"),
         (lambda c: c.Bcast(np.ones(3), root=5), "root=5 is no rank of this communicator of 2"),
         (lambda c: c.Bcast([1, 2, 3]), "int has no memory"),
+        (lambda c: c.Bcast(np.ones(3), root=np.zeros(2)), "root=array.* is no rank of this communicator"),
+        (lambda c: c.Bcast(np.ones(3), root=Stranger()), "asked for a number"),
         (lambda c: c.Allgather(np.ones(2), np.ones(5)), "cannot be one equal part"),
         (lambda c: c.Allgather(np.ones(2), np.ones(6)), "do not fill a buffer of 6"),
         (lambda c: c.Gatherv(np.ones(2), [np.ones(4), [2, 3]] if c.rank == 0 else None), "does not lie in a buffer"),
