@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,15 +13,7 @@ import pytest
 import aiocoll
 from aiocoll.errors import RendezvousTimeoutError
 from aiocoll.store import MemoryStore, Store, TCPStore, host_store
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+from tests.ports import free_ports, free_url
 
 
 @pytest.fixture
@@ -119,7 +110,7 @@ async def test_h9_a_hundred_ranks_at_once() -> None:
     size = 100
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
-    url = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    url = free_url()
 
     async def one(rank: int) -> None:
         async with aiocoll.connect(url, rank=rank, size=size, transport="tcp", timeout=60) as group:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import socket
 import time
 import warnings
 from typing import Any
@@ -17,14 +16,9 @@ import aiocoll
 from aiocoll import CollectiveTimeoutError, Group, GroupBrokenError, MismatchError, NotInitializedError, PeerLostError
 from aiocoll.store import MemoryStore
 from tests.group.cases import outcome
+from tests.ports import free_url
 
 BOUND = 3.0  # seconds for what should take milliseconds, on the slowest machine
-
-
-def free_url() -> str:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{sock.getsockname()[1]}"
 
 
 def descriptors() -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 
@@ -28,8 +29,7 @@ def test_many_calls_at_once_in_one_order_and_by_name_in_many_orders() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_program_that_ends_without_leaving_keeps_nobody_waiting() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     script = str(HERE / "leaves_without_a_word.py")
     ranks = [
         subprocess.Popen([sys.executable, script, str(rank), str(port)], stdout=subprocess.PIPE, text=True)

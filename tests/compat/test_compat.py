@@ -9,12 +9,13 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_ports
 
 HERE = Path(__file__).parent
 DRIVER = HERE / "driver.py"
@@ -58,18 +59,6 @@ def _compare(there: list[dict[str, str]], here: list[dict[str, str]]) -> None:
 
 def _aiocoll_run(size: int, *arguments: str | Path, **more: str) -> None:
     _run([sys.executable, "-m", "aiocoll", "run", "-n", str(size), DRIVER, *arguments], **more)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @pytest.mark.slow

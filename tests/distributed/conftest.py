@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import aiocoll.distributed as dist
 from aiocoll.distributed.state import STATE
 from aiocoll.sync import SyncGroup
 from aiocoll.sync.drivers import Driver
@@ -22,3 +23,11 @@ def joined() -> Iterator[Callable[..., FakeGroup]]:
     yield join
     if STATE.world is not None:
         STATE.leave()
+
+
+@pytest.fixture
+def left_behind() -> Iterator[None]:
+    """Leaves what the test has joined."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import aiocoll.distributed as dist
 from aiocoll.distributed import state
 from aiocoll.distributed.state import State
@@ -93,3 +95,20 @@ def ranks(
             cause.add_note(f"rank {rank}: {error!r}")
         raise cause
     return results
+
+
+def data(rank: int) -> Any:
+    """What this rank gives."""
+    return np.arange(5.0) * (rank + 1) + rank
+
+
+def total(members: list[int]) -> list[float]:
+    """What these give together."""
+    return sum(data(each) for each in members).tolist()
+
+
+def summed(group: Any) -> list[float]:
+    """What the members of a group, all of which call this, give together."""
+    x = data(dist.get_rank())
+    dist.all_reduce(x, group=group)
+    return x.tolist()

@@ -18,8 +18,9 @@ import aiocoll.distributed as dist
 from aiocoll.distributed import carriers, constants
 from aiocoll.distributed.carriers.process_groups import TorchLibrary
 from aiocoll.errors import UsageError
-from tests.distributed.processes import ROOT, free_port
+from tests.distributed.processes import ROOT
 from tests.distributed.ranks import ranks
+from tests.ports import free_port
 
 PROGRAM = Path(__file__).with_name("carried_rank.py")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")

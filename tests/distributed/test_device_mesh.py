@@ -148,7 +148,7 @@ def test_bad_meshes(joined: Callable[..., FakeGroup]) -> None:
 
 
 def test_a_mesh_joins_the_world_where_nobody_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from tests.distributed.processes import free_port
+    from tests.ports import free_port
 
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
         monkeypatch.setenv(name, value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,10 @@ import pytest
 
 import aiocoll.distributed as dist
 from aiocoll.errors import AiocollError, NotInitializedError, UsageError
-from tests.distributed.processes import LEAVE, TOTAL, expected, free_port, spawn
+from tests.distributed.processes import LEAVE, TOTAL, expected, spawn
+from tests.ports import free_port
 
-
-@pytest.fixture(autouse=True)
-def _leave() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("left_behind")
 
 
 # ---------------------------------------------------------------------------------------------- the forms

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,11 @@ import pytest
 
 import aiocoll.distributed as dist
 from aiocoll.errors import GroupBrokenError, RendezvousError, RendezvousTimeoutError, UsageError
-from tests.distributed.processes import free_port, spawn
+from tests.distributed.processes import spawn
 from tests.distributed.ranks import ranks
+from tests.ports import free_port
 
-
-@pytest.fixture(autouse=True)
-def _leave() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("left_behind")
 
 
 def summed() -> list[float]:

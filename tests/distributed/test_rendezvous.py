@@ -14,8 +14,8 @@ import pytest
 import aiocoll.distributed as dist
 from aiocoll.distributed import rendezvous as module
 from aiocoll.errors import UsageError
-from tests.distributed.processes import free_port
 from tests.distributed.ranks import ranks
+from tests.ports import free_port
 
 
 @pytest.fixture

@@ -12,23 +12,9 @@ import pytest
 import aiocoll.distributed as dist
 from aiocoll.errors import GroupBrokenError, NotInitializedError, UsageError
 from tests.distributed.fake_group import FakeGroup
-from tests.distributed.ranks import ranks
+from tests.distributed.ranks import data, ranks, summed, total
 
 OUTSIDE = dist.GroupMember.NON_GROUP_MEMBER
-
-
-def data(rank: int) -> Any:
-    return np.arange(5.0) * (rank + 1) + rank
-
-
-def total(members: list[int]) -> list[float]:
-    return sum(data(each) for each in members).tolist()
-
-
-def summed(group: Any) -> list[float]:
-    x = data(dist.get_rank())
-    dist.all_reduce(x, group=group)
-    return x.tolist()
 
 
 def test_the_world_shrinks_and_is_counted_anew() -> None:

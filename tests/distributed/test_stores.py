@@ -15,7 +15,8 @@ import pytest
 
 import aiocoll.distributed as dist
 from aiocoll.errors import PeerLostError, RendezvousError, RendezvousTimeoutError, UsageError
-from tests.distributed.processes import free_port, spawn
+from tests.distributed.processes import spawn
+from tests.ports import free_port
 
 HERE = "127.0.0.1"
 SHORT = timedelta(milliseconds=100)

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import contextlib
 import re
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 import aiocoll
 import aiocoll.distributed as dist
 from aiocoll.testing import Crash, run
+from tests.ports import free_url
 
 from .snippets import ROOT
 
@@ -125,11 +125,6 @@ def connecting(**where: Any) -> Callable[[], list[str]]:
     return lambda: failing(lambda: asyncio.run(main()))
 
 
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
-
-
 def failing(call: Callable[[], Any]) -> list[str]:
     with pytest.raises(Exception) as caught:
         call()
@@ -160,7 +155,7 @@ RAISED: dict[str, Callable[[], list[str]]] = {
     "is closed on this rank": lambda: on_ranks(closed),
     "has met nobody": connecting(init_method="tcp://127.0.0.1:9", rank=1, size=2, timeout=0.3),
     "could not be reached within": connecting(init_method="tcp://127.0.0.1:9", rank=1, size=2, timeout=0.3),
-    "Look whether the missing": lambda: connecting(init_method=free_address(), rank=0, size=2, timeout=0.3)(),
+    "Look whether the missing": lambda: connecting(init_method=free_url(), rank=0, size=2, timeout=0.3)(),
     "without a secret only loopback": connecting(init_method="tcp://192.0.2.1:29500", rank=0, size=2),
     "is malformed": connecting(init_method="127.0.0.1:29500"),
     "is not set but it is required for env": lambda: failing(lambda: dist.init_process_group("tcp")),

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
+import numpy as np
+
 import aiocoll
 from aiocoll.group import Group
 from aiocoll.store import MemoryStore
@@ -60,3 +62,8 @@ def kill(group: Group) -> None:
     if endpoint._sweep is not None:
         endpoint._sweep.cancel()
     endpoint.closed = True
+
+
+def numbers(n: int, seed: int = 0) -> np.ndarray:
+    """Different per element and per seed."""
+    return np.arange(n, dtype=np.float64) * 3 + seed

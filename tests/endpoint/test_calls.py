@@ -21,7 +21,7 @@ from aiocoll.group import Group
 from aiocoll.sim import Crash
 from aiocoll.testing import run
 
-from .ranks import HANG_SECONDS, ranks, results, soon, until
+from .ranks import HANG_SECONDS, numbers, ranks, results, soon, until
 
 pytestmark = pytest.mark.timeout(120)
 both = pytest.mark.parametrize("transport", ["tcp", "shm", "inproc"])
@@ -43,10 +43,6 @@ def channels(groups: list[Group], description: str = "trial") -> Iterator[list[C
     finally:
         for call in calls:
             call.over()
-
-
-def numbers(n: int, seed: int = 0) -> np.ndarray:
-    return np.arange(n, dtype=np.float64) * 3 + seed
 
 
 async def done(awaitable: Any) -> Any:

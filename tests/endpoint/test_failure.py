@@ -21,15 +21,11 @@ from aiocoll.errors import (
 from aiocoll.group import Group
 from aiocoll.wire import frame
 
-from .ranks import kill, ranks, results, soon, until
+from .ranks import kill, numbers, ranks, results, soon, until
 
 pytestmark = pytest.mark.timeout(90)
 both = pytest.mark.parametrize("transport", ["tcp", "shm", "inproc"])
 BIG = 1 << 20
-
-
-def numbers(n: int, seed: int = 0) -> np.ndarray:
-    return np.arange(n, dtype=np.float64) * 3 + seed
 
 
 async def warm(groups: list[Group]) -> None:

@@ -12,17 +12,12 @@ import pytest
 from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, MismatchError, NotInitializedError
 from aiocoll.group import Group
 
-from .ranks import kill, ranks, results, soon, until
+from .ranks import kill, numbers, ranks, results, soon, until
 
 pytestmark = pytest.mark.timeout(90)
 TRANSPORTS = ["tcp", "shm", "inproc"]
 both = pytest.mark.parametrize("transport", TRANSPORTS)
 BIG = 1 << 20
-
-
-def numbers(n: int, seed: int = 0) -> np.ndarray:
-    """Different per element and per seed."""
-    return np.arange(n, dtype=np.float64) * 3 + seed
 
 
 def quiet(group: Group) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 from .conftest import ROOT
 
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -49,7 +51,7 @@ def test_joining_from_inside_a_program(tmp_path: Path) -> None:
         "    rank = int(os.environ['RANK'])\n"
         f"{textwrap.indent(program('async with aiocoll.connect'), '    ')}"
         "asyncio.run(main())\n"
-    ).replace("29500", str(_free_port()))
+    ).replace("29500", str(free_port()))
     expected = "[{'rank': 0}, {'rank': 1}]"
     assert run(2, with_main, tmp_path) == [f"[r{rank}] {expected}" for rank in range(2)]
 
@@ -64,10 +66,3 @@ def test_arrays_in_shared_memory(tmp_path: Path) -> None:
         "aiocoll.run(main)\n"
     )
     assert run(2, with_main, tmp_path) == ["[r0] True", "[r1] True"]
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])

@@ -20,6 +20,7 @@ from aiocoll.errors import AuthenticationError, RendezvousError, RendezvousTimeo
 from aiocoll.rendezvous import join, meet
 from aiocoll.store import TCPStore
 from aiocoll.store.users import me
+from tests.ports import free_url
 
 SECRET = b"between us"
 HERE = re.escape(f"{me()['host']}:{os.getpid()}")
@@ -33,9 +34,7 @@ def _failures_stand_a_shorter_while(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def url() -> str:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{sock.getsockname()[1]}"
+    return free_url()
 
 
 async def outcomes(*calls: Any) -> list[Any]:

@@ -13,28 +13,14 @@ import pytest
 
 from aiocoll.errors import RendezvousError, UsageError
 from aiocoll.place import Place
-from aiocoll.rendezvous import Meeting, meet
+from aiocoll.rendezvous import meet
 from aiocoll.rendezvous.hosts import check_reachable, is_loopback, is_multicast, outward
 from aiocoll.rendezvous.meet import schemes
 from aiocoll.store import MemoryStore, StoreServer
+from tests.ports import free_port, free_url
+from tests.rendezvous.meetings import gather, leave
 
 SECRET = b"between us"
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
-
-
-async def gather(*calls: Any) -> list[Meeting]:
-    async with asyncio.timeout(30):
-        return list(await asyncio.gather(*calls))
-
-
-async def leave(meetings: list[Meeting]) -> None:
-    for meeting in meetings:
-        await meeting.leave()
 
 
 def says_address(port: int) -> Callable[[str], Mapping[str, Any]]:
@@ -160,7 +146,7 @@ async def test_tcp(host: str) -> None:
 
 
 async def test_k1_tcp_again_and_again_on_one_port() -> None:
-    url = f"tcp://127.0.0.1:{free_port()}"
+    url = free_url()
     for _ in range(5):
         meetings = await gather(*(meet(url, rank=rank, size=2) for rank in (0, 1)))
         await leave(meetings)
@@ -192,7 +178,7 @@ async def test_a_name_that_means_loopback_at_home_is_served_on_every_interface(m
 
 
 async def test_an_address_of_the_users_is_what_the_others_are_told() -> None:
-    url = f"tcp://127.0.0.1:{free_port()}"
+    url = free_url()
     meetings = await gather(
         *(meet(url, rank=r, size=2, info=says_address(r), advertise="192.0.2.9" if r else "") for r in (0, 1))
     )
@@ -209,7 +195,7 @@ async def test_i6_a_listening_socket_is_taken() -> None:
 
 async def test_the_url_wins_over_the_environment_and_arguments_win_over_the_url() -> None:
     place = Place(rank=0, size=9, source="torchrun")
-    url = f"tcp://127.0.0.1:{free_port()}"
+    url = free_url()
     calls = [meet(f"{url}?rank=1&size=2", place=place), meet(f"{url}?rank=1&size=3", rank=0, size=2, place=place)]
     meetings = await gather(*calls)
     assert [(meeting.rank, meeting.size) for meeting in meetings] == [(1, 2), (0, 2)]

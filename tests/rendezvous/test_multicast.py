@@ -6,14 +6,14 @@ import asyncio
 import random
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from aiocoll.errors import RendezvousError, RendezvousTimeoutError
-from aiocoll.rendezvous import Meeting, meet
+from aiocoll.rendezvous import meet
 from aiocoll.rendezvous.beacon import DATAGRAM_BYTES_MAX, MAGIC, Beacon
 from aiocoll.rendezvous.hosts import is_loopback
+from tests.rendezvous.meetings import gather, leave
 
 GROUPS = ["224.66.41.62", "[ff15:1e18:5d4c:4cf0:d02d:b659:53ba:b0a7]"]
 
@@ -28,19 +28,9 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     yield f"tcp://{request.param}:{port}"
 
 
-async def all_of(*calls: Any) -> list[Meeting]:
-    async with asyncio.timeout(30):
-        return list(await asyncio.gather(*calls))
-
-
-async def leave(meetings: list[Meeting]) -> None:
-    for meeting in meetings:
-        await meeting.leave()
-
-
 @pytest.mark.parametrize("secret", [b"", b"between us"])
 async def test_ranks_are_given(url: str, secret: bytes) -> None:
-    meetings = await all_of(
+    meetings = await gather(
         *(meet(url, size=4, secret=secret, info=lambda address: {"address": address}) for _ in range(4))
     )
     assert sorted(meeting.rank for meeting in meetings) == [0, 1, 2, 3]
@@ -50,7 +40,7 @@ async def test_ranks_are_given(url: str, secret: bytes) -> None:
 
 
 async def test_given_ranks_stand(url: str) -> None:
-    meetings = await all_of(*(meet(url, rank=rank, size=4) for rank in (2, None, 0, None)))
+    meetings = await gather(*(meet(url, rank=rank, size=4) for rank in (2, None, 0, None)))
     assert meetings[0].rank == 2 and meetings[2].rank == 0
     assert sorted(meeting.rank for meeting in meetings) == [0, 1, 2, 3]
     await leave(meetings)
@@ -64,7 +54,7 @@ async def test_groups_and_jobs_on_one_address_stay_apart(url: str) -> None:
         for _ in range(2)
     ]
     random.shuffle(calls)
-    meetings = await all_of(*calls)
+    meetings = await gather(*calls)
     assert len({meeting.world for meeting in meetings}) == 4
     await leave(meetings)
 
@@ -75,7 +65,7 @@ async def test_again_at_once(url: str) -> None:
             meeting = await meet(url, size=3, timeout=20)
             await meeting.leave()
 
-    await all_of(rank(), rank(), rank())
+    await gather(rank(), rank(), rank())
 
 
 async def test_a_world_of_one(url: str) -> None:

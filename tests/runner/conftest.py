@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "TEST_OF_THE_RUNNER"
 DEADLINE_S = 60.0  # a hang, on the slowest machine
@@ -127,3 +129,9 @@ def runner(tmp_path: Path) -> Generator[Runner, None, None]:
 @pytest.fixture(name="wait_for")
 def wait_for_fixture() -> Callable[..., bool]:
     return wait_for
+
+
+@pytest.fixture
+def port() -> int:
+    """Where runners of several nodes may meet."""
+    return free_port()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from typing import Any
 
@@ -35,13 +34,6 @@ GROWS = """
             print("left", await group.all_reduce(group.rank + 1))
     aiocoll.run(main)
 """
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start(runner: Any, port: int, nodes: str, *arguments: Any, last_call: float = 0.3) -> subprocess.Popen[bytes]:

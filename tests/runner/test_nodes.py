@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from aiocoll.errors import RendezvousError
 from aiocoll.runner.nodes import Node
 from aiocoll.runner.options import Options
+from tests.ports import free_port
 
 Opens = Callable[..., Awaitable[Node]]
 
@@ -20,9 +20,7 @@ Opens = Callable[..., Awaitable[Node]]
 @asynccontextmanager
 async def job() -> AsyncIterator[Opens]:
     """Opens nodes of one job, and closes them in the end, node 0 last."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        rdzv = f"127.0.0.1:{probe.getsockname()[1]}"
+    rdzv = f"127.0.0.1:{free_port()}"
     opened: list[Node] = []
 
     async def one(**options: Any) -> Node:

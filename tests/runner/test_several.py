@@ -14,13 +14,6 @@ import pytest
 WHO = "import os; print(*(os.environ[n] for n in ('RANK WORLD_SIZE LOCAL_RANK GROUP_RANK AIOCOLL_NNODES').split()))"
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def node(runner: Any, port: int, rank: int, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
     place = ("--nnodes", 2, "--node-rank", rank, "--rdzv", f"127.0.0.1:{port}")
     process: subprocess.Popen[bytes] = runner.start(*place, *arguments, **options)

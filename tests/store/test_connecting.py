@@ -12,6 +12,7 @@ import pytest
 
 from aiocoll.errors import AuthenticationError, RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.store import StoreServer, TCPStore, dial, tcp
+from tests.ports import free_port
 
 
 @asynccontextmanager
@@ -32,12 +33,6 @@ async def foreign_server(
         for writer in writers:
             writer.close()
         await asyncio.sleep(0)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 async def test_http_server_on_the_port() -> None:

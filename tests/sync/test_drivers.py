@@ -11,20 +11,12 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
 from aiocoll.errors import NotInitializedError, UsageError
 from aiocoll.sync import Work
 from aiocoll.sync.drivers import Driver
-
-
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver("w")
-    yield driver
-    driver.close()
 
 
 async def ready(value: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -13,13 +12,6 @@ import pytest
 from aiocoll.errors import CollectiveTimeoutError, UsageError
 from aiocoll.sync.drivers import Driver
 from aiocoll.sync.work import wait_for_first
-
-
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver("w")
-    yield driver
-    driver.close()
 
 
 class Gate:

@@ -6,7 +6,6 @@ The rule: whoever waits for something awaits it; nothing here waits for time to 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -61,14 +60,6 @@ class Job:
         """What is left of lobbies and of what has grown."""
         keys = await self.store.list("aiocoll.")
         return [key for key in keys if not key.endswith(("/seq", "/bell"))]
-
-
-def free_port() -> int:
-    """A port of loopback on which nobody listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 async def adds_up(group: Group) -> None:

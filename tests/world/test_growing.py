@@ -26,8 +26,9 @@ from aiocoll.rendezvous.lobby import Lobby, Waiting
 from aiocoll.store import MemoryStore
 from aiocoll.store.users import me
 from aiocoll.world import admitting, newcomer
+from tests.ports import free_port
 
-from .jobs import Job, adds_up, free_port, over_each_transport
+from .jobs import Job, adds_up, over_each_transport
 
 
 async def outcome(awaitable: Any) -> Any:

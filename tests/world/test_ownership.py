@@ -14,8 +14,9 @@ import aiocoll
 from aiocoll import Group
 from aiocoll.errors import GroupBrokenError, NotInitializedError, PeerLostError
 from aiocoll.group.ownership import successor
+from tests.ports import free_port
 
-from .jobs import Job, adds_up, free_port, over_each_transport
+from .jobs import Job, adds_up, over_each_transport
 
 ways = pytest.mark.parametrize("way", ["shrink", "grow", "admit"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from .jobs import free_port
+from tests.ports import free_port
 
 PROGRAM = """
 import os, signal, sys
