@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,22 @@ def test_what_is_no_library_is_refused(bus: Bus) -> None:
     constants.PLUGINS["fake"] = lambda *_: object()
     with pytest.raises(RuntimeError, match=r"is no carriers\.base\.Library"):
         ranks(1, lambda rank: None, "fake")
+
+
+def test_a_world_whose_library_cannot_be_made_is_left_again(bus: Bus) -> None:
+    said: list[Any] = []
+
+    def broken(store: Any, rank: int, size: int, timeout: Any) -> Any:
+        said.append((rank, size, timeout))
+        raise LookupError("no such device")
+
+    constants.PLUGINS["fake"] = broken
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(LookupError, match="no such device"):
+            ranks(1, lambda rank: None, "fake", timeout=float("inf"))
+        gc.collect()
+    assert said == [(0, 1, timedelta.max)] and not dist.is_initialized()
 
 
 def test_every_collective(bus: Bus) -> None:
@@ -165,7 +182,8 @@ def test_a_library_that_fails_or_hangs_breaks_the_group_in_its_name(bus: Bus) ->
         bus.hangs = True
         with pytest.raises((CollectiveTimeoutError, GroupBrokenError), match="the fake library was not done") as caught:
             dist.all_reduce(np.zeros(3), group=first)
-        assert "may write to them" in str(getattr(caught.value, "__notes__", "may write to them"))
+        late = isinstance(caught.value, CollectiveTimeoutError)  # the rank whose deadline passed first knows the most
+        assert not late or "may write to them" in str(caught.value.__notes__)
         dist.barrier()
         bus.hangs = False
         bus.fails = True
@@ -173,9 +191,9 @@ def test_a_library_that_fails_or_hangs_breaks_the_group_in_its_name(bus: Bus) ->
         with pytest.raises(GroupBrokenError, match="the fake library failed: OSError: the wire is cut"):
             dist.all_reduce(np.zeros(3), group=second)
         dist.barrier()
-        return True
+        return late
 
-    assert ranks(2, program, "fake") == [True, True]
+    assert any(ranks(2, program, "fake"))
 
 
 def test_a_library_that_fails_at_once_fails_the_joining(bus: Bus) -> None:
@@ -191,13 +209,12 @@ def test_a_library_that_fails_at_once_fails_the_joining(bus: Bus) -> None:
 def test_reductions_in_fewer_words_have_numpys_values(name: str) -> None:
     """Every dtype through a library that knows four of them, folded here as it would fold."""
     op = getattr(aiocoll, name)
-    rng = np.random.default_rng(5)
+    rng, compared = np.random.default_rng(5), 0
     for kind in "?bhilqBHILQefdFD":
         dtype = np.dtype(kind)
-        if not any(each is not None for each in [_work(op, dtype)]):
-            continue
         work = _work(op, dtype)
-        assert work is not None
+        if work is None:
+            continue
         parts = [_any(rng, work) for _ in range(3)]
         wanted = parts[0].copy()
         for each in parts[1:]:
@@ -220,7 +237,9 @@ def test_reductions_in_fewer_words_have_numpys_values(name: str) -> None:
         if restore is not None:
             restore(loaded[0][0])
         op.finish(parts[0], 3)
+        compared += 1
         np.testing.assert_array_equal(parts[0], wanted, err_msg=f"{name} of {kind} as {native}")
+    assert compared >= 11  # integers and bool, always
 
 
 class Cuda:
