@@ -89,6 +89,31 @@ def test_mpi_answers_as_documented(expected: list[dict[str, Any]]) -> None:
         same(mine, theirs)
 
 
+def test_mpi_says_who_has_not_joined() -> None:
+    """MPI's own calls would wait for ever. What was said in vain is not taken for an answer the next time."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed; it is in the extra 'dev'")
+    program = """if True:
+        from mpi4py import MPI
+        import numpy as np, aiocoll.distributed as dist
+        world = MPI.COMM_WORLD
+        said = ""
+        if world.rank != 1:
+            try:
+                dist.init_process_group("mpi", timeout=0.3)
+            except TimeoutError as error:
+                said = f"{error.missing} {error}"
+        world.barrier()
+        dist.init_process_group("mpi", timeout=60)
+        x = np.array([1.0 + world.rank])
+        dist.all_reduce(x)
+        print(world.rank, x[0], said)
+    """
+    command = [str(MPIEXEC), "-n", "3", sys.executable, "-c", program]
+    words = "(1,) init_process_group: backend 'mpi' waited 0.3 s for ranks [1] of MPI's world of 3 to call it, too"
+    lines = sorted(ended(command, [start(*command)])[0].splitlines())
+    assert lines == [f"0 6.0 {words}", "1 6.0 ", f"2 6.0 {words}"]
+
+
 def test_mpi_without_mpiexec_is_a_world_of_one() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed; it is in the extra 'dev'")
     program = "import aiocoll.distributed as dist; dist.init_process_group('MPI', world_size=7); " + (

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...config import Settings
 from ...errors import AiocollError, UsageError
 from ..constants import PLUGINS
 from ..refusals import RuntimeUsageError
@@ -59,7 +60,7 @@ def missing(name: str) -> str:
         import torch
         import torch.distributed
     except (ImportError, RuntimeError, OSError) as error:  # it is there, and what it stands on is not
-        return f"{str(error).strip().splitlines()[0]}: {remedy}"
+        return f"{(str(error).strip() or type(error).__name__).splitlines()[0]}: {remedy}"
     if not torch.distributed.is_available() or not getattr(torch.distributed, f"is_{name}_available")():
         return f"torch {torch.__version__} was built without {name}: {remedy}"
     if name == "nccl" and not torch.cuda.is_available():
@@ -76,51 +77,64 @@ def join(name: str, connect: Callable[..., SyncGroup], init_method: str | None, 
     if reason:
         raise RuntimeUsageError(f"backend {name!r} is not available: {reason}; 'tcp', 'shm' and 'auto' work everywhere")
     if name in PLUGINS:
-        world = connect(init_method, **options)
-        return _carried(world, PLUGINS[name](options.get("store"), world.rank, world.size, timedelta(0, world.timeout)))
+        store = options.get("store")
+        return _carried(
+            connect(init_method, **options),
+            lambda world: PLUGINS[name](store, world.rank, world.size, _timedelta(world.timeout)),
+        )
     if name != "mpi":
         from .process_groups import TorchLibrary
 
-        return _carried(connect(init_method, **options), TorchLibrary(name))
+        return _carried(connect(init_method, **options), lambda world: TorchLibrary(name))
     from .mpi import MpiLibrary
 
     mpi = MpiLibrary()
-    with _meeting_place(mpi) as place:
+    with _meeting_place(mpi, options.get("timeout", Settings.from_env().timeout)) as place:
         unasked = ("rank", "size", "store")  # MPI knows, and the documents have it so
         kept = {each: value for each, value in options.items() if each not in unasked}
-        return _carried(connect(**place, **kept), mpi)
+        return _carried(connect(**place, **kept), lambda world: mpi)
 
 
-def _carried(world: SyncGroup, library: Library) -> SyncGroup:
-    if not all(hasattr(library, each) for each in ("name", "title", "reduces", "open", "invite", "close")):
-        world.disconnect()
-        raise RuntimeUsageError(f"init_process_group: {library!r} is no carriers.base.Library")
-    group = world.asynchronous
-    assert group._connection is not None
-    group._connection.lineage.carrier = Carried(library)
+def _carried(world: SyncGroup, made: Callable[[SyncGroup], Library]) -> SyncGroup:
+    """The world with ``made(world)`` as its carrier; left again where that does not work."""
     try:
-        world.all_reduce(np.zeros(1))  # opens the library's half of the world, so that it fails here or works
-    except AiocollError as error:
-        world.disconnect()
-        if isinstance(error, UsageError):
+        library = made(world)
+        if not all(hasattr(library, each) for each in ("name", "title", "reduces", "open", "invite", "close")):
+            raise RuntimeUsageError(f"init_process_group: {library!r} is no carriers.base.Library")
+        group = world.asynchronous
+        assert group._connection is not None
+        group._connection.lineage.carrier = Carried(library)
+        try:
+            world.all_reduce(np.zeros(1))  # opens the library's half of the world, so that it fails here or works
+        except UsageError:
             raise
-        raise RuntimeUsageError(f"init_process_group: {library.title} does not work here: {error}") from error
+        except AiocollError as error:
+            raise RuntimeUsageError(f"init_process_group: {library.title} does not work here: {error}") from error
+    except BaseException:
+        world.disconnect()
+        raise
     return world
 
 
+def _timedelta(seconds: float) -> timedelta:
+    """A timeout as torch's backends take it; the longest that there is for one without end."""
+    return timedelta.max if seconds >= timedelta.max.total_seconds() else timedelta(seconds=seconds)
+
+
 @contextlib.contextmanager
-def _meeting_place(mpi: MpiLibrary) -> Iterator[dict[str, Any]]:
+def _meeting_place(mpi: MpiLibrary, seconds: float) -> Iterator[dict[str, Any]]:
     """What ``connect`` takes to meet the ranks of MPI's world: rank 0 listens, and MPI tells the others where."""
-    hosts = mpi.hosts()
-    near = all(host == hosts[0] for host in hosts)
-    listener = socket.create_server(("127.0.0.1" if near else "", 0)) if mpi.rank == 0 else None
-    try:
-        port = 0 if listener is None else listener.getsockname()[1]
-        port, secret = mpi.told((port, secrets.token_bytes(32)))
-        address = f"tcp://{'127.0.0.1' if near else hosts[0]}:{port}"
+    with contextlib.ExitStack() as kept:
+        listeners: list[socket.socket] = []
+
+        def place(hosts: list[str]) -> tuple[str, bytes]:
+            near = all(host == hosts[0] for host in hosts)
+            listeners.append(kept.enter_context(socket.create_server(("127.0.0.1" if near else "", 0))))
+            address = f"tcp://{'127.0.0.1' if near else hosts[0]}:{listeners[0].getsockname()[1]}"
+            return address, secrets.token_bytes(32)
+
+        address, secret = mpi.met(mpi.host, place, seconds)
+        listener = listeners[0] if listeners else None
         yield {
             "init_method": address, "rank": mpi.rank, "size": mpi.size, "listener": listener, "secret": secret
         }  # fmt: skip
-    finally:
-        if listener is not None:
-            listener.close()

@@ -6,16 +6,23 @@ but the opening of a communicator, which has a thread for that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+import time
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from ...errors import RendezvousError, RendezvousTimeoutError
 from ..refusals import RuntimeUsageError
 from .base import Array
 
 _FOLDED = "?bhilqBHILQfdgFDG"
+_TAG_MAX: Final = 32767  # the least that an MPI may have
+_ANSWER_SECONDS: Final = 5.0
+_PAUSE_SECONDS_MIN: Final = 50e-6
+_PAUSE_SECONDS_MAX: Final = 0.01
 
 
 class MpiComm:
@@ -88,17 +95,21 @@ class MpiLibrary:
         self._world = MPI.COMM_WORLD
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
 
+    @property
+    def host(self) -> str:
+        """What MPI calls this host."""
+        return str(self._mpi.Get_processor_name())
+
     def __repr__(self) -> str:
         return f"MpiLibrary(rank {self.rank} of {self.size})"
 
-    def told(self, what: Any) -> Any:
-        """What rank 0 says, on every rank; blocks."""
-        return self._world.bcast(what, 0)
+    def met(self, word: Any, answer: Callable[[list[Any]], Any], seconds: float) -> Any:
+        """Every rank calls it with its word; all get what rank 0 makes of all words, in rank order, by ``answer``.
 
-    def hosts(self) -> list[str]:
-        """The host of every rank; blocks."""
-        found: list[str] = self._world.allgather(self._mpi.Get_processor_name())
-        return found
+        RendezvousTimeoutError names those that have not called within ``seconds``.
+        """
+        meeting = _Meeting(self._mpi, seconds)
+        return meeting.called(word, answer) if self.rank == 0 else meeting.answered(word)
 
     def reduces(self, dtype: np.dtype[Any], op: str) -> bool:
         if dtype.char not in _FOLDED or dtype.kind == "b":
@@ -116,12 +127,84 @@ class MpiLibrary:
             raise ValueError(f"ranks {strangers} came later and are no ranks of MPI's world of {self.size}")
         members = self._world.Get_group().Incl(list(ranks))
         highest = self._world.Get_attr(self._mpi.TAG_UB)
-        comm = self._world.Create_group(members, tag % (highest or 32767))
+        comm = self._world.Create_group(members, tag % (highest or _TAG_MAX))
         members.Free()
         return MpiComm(self._mpi, comm)
 
     def close(self) -> None:
         """MPI ends with the process, as mpi4py has it."""
+
+
+class _Meeting:
+    """Rank 0 and the others find each other, by messages, since MPI's collectives have no deadline: rank 0 hears of the
+    others, and tells them what comes of it. What was late in a meeting before is told from what is new by a token."""
+
+    def __init__(self, mpi: Any, seconds: float) -> None:
+        self._mpi, self._comm, self._seconds = mpi, mpi.COMM_WORLD, seconds
+        self._tag = self._comm.Get_attr(mpi.TAG_UB) or _TAG_MAX  # which programs leave alone
+        self._until = time.monotonic() + seconds
+
+    def called(self, word: Any, answer: Callable[[list[Any]], Any]) -> Any:
+        """Rank 0's part."""
+        words: dict[int, tuple[bytes, Any]] = {0: (b"", word)}
+        size = self._comm.Get_size()
+        try:
+            while len(words) < size:
+                if not self._heard(words, self._until):
+                    missing = [rank for rank in range(size) if rank not in words]
+                    raise RendezvousTimeoutError(
+                        f"init_process_group: backend 'mpi' waited {self._seconds:g} s for ranks {missing} of MPI's "
+                        f"world of {size} to call it, too",
+                        missing=tuple(missing),
+                    )
+            while self._heard(words, 0.0):
+                pass  # the last word of each rank is the one that it wants answered
+            said = answer([words[rank][1] for rank in range(size)])
+        except Exception as error:
+            self._tell(words, str(error), getattr(error, "missing", ()))
+            raise
+        self._tell(words, "", said)
+        return said
+
+    def _heard(self, words: dict[int, tuple[bytes, Any]], until: float) -> bool:
+        """Takes one word more; False if none has come by then."""
+        source = self._next(self._mpi.ANY_SOURCE, until)
+        if source is not None:
+            words[source] = self._comm.recv(source=source, tag=self._tag)
+        return source is not None
+
+    def _tell(self, words: dict[int, tuple[bytes, Any]], trouble: str, said: Any) -> None:
+        for rank, (token, _) in words.items():
+            if rank:
+                self._comm.send((token, trouble, said), rank, self._tag)  # small, so it waits for nobody
+
+    def answered(self, word: Any) -> Any:
+        """The others' part: rank 0 may know who is missing, so it is given a little longer."""
+        mine = secrets.token_bytes(8)
+        self._comm.send((mine, word), 0, self._tag)
+        while self._next(0, self._until + _ANSWER_SECONDS) is not None:
+            token, trouble, said = self._comm.recv(source=0, tag=self._tag)
+            if token != mine:
+                continue
+            if trouble:
+                raise (RendezvousTimeoutError if said else RendezvousError)(trouble, missing=said)
+            return said
+        raise RendezvousTimeoutError(
+            f"init_process_group: backend 'mpi' waited {self._seconds:g} s for rank 0 of MPI's world to call it, too",
+            missing=(0,),
+        )
+
+    def _next(self, source: int, until: float) -> int | None:
+        """Who has sent something; None once it is too late."""
+        pause = _PAUSE_SECONDS_MIN
+        while True:
+            status = self._mpi.Status()
+            if self._comm.iprobe(source, self._tag, status):
+                return int(status.Get_source())
+            if time.monotonic() > until:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
 
 def _starts(counts: Sequence[int]) -> list[int]:
