@@ -202,18 +202,30 @@ class DeviceMesh:
         root = self._root
         if root._names and name in root._names:
             raise RuntimeUsageError(f"{name} already exists for submesh of the DeviceMesh {root!r}")
-        if name not in root._flattened:
-            mine: ProcessGroup | None = None
-            for part in self._alike():
-                if part.tolist() == list(range(world().size)):
-                    mine = WORLD
-                    continue
-                made = new_group(part.tolist(), group_desc=f"mesh_{name}{part.tolist()}", sort_ranks=False)
-                mine = made if isinstance(made, ProcessGroup) else mine
-            root._flattened[name] = DeviceMesh(
-                self._device_type, self._mesh.reshape(-1), mesh_dim_names=(name,), _groups=[mine], _root=root
+        known = root._flattened.get(name)
+        if known is None:
+            groups = self._groups if self.ndim == 1 else [self._flat_group(name)]
+            known = root._flattened[name] = DeviceMesh(
+                self._device_type, self._mesh.reshape(-1), mesh_dim_names=(name,), _groups=groups, _root=root
             )
-        return root._flattened[name]
+        elif known._mesh.tolist() != self._mesh.reshape(-1).tolist():
+            raise RuntimeUsageError(
+                f"Flatten mesh with mesh_dim_name {name} has been created before, of other ranks: "
+                f"{known._mesh.tolist()}, not {self._mesh.reshape(-1).tolist()}. Please specify another valid "
+                "mesh_dim_name."
+            )
+        return known
+
+    def _flat_group(self, name: str) -> ProcessGroup | None:
+        """My group of all dimensions; the others' are made, too."""
+        mine: ProcessGroup | None = None
+        for part in self._alike():
+            if part.tolist() == list(range(world().size)):
+                mine = WORLD
+                continue
+            made = new_group(part.tolist(), group_desc=f"mesh_{name}{part.tolist()}", sort_ranks=False)
+            mine = made if isinstance(made, ProcessGroup) else mine
+        return mine
 
     def _alike(self) -> list[NDArray[Any]]:
         """The parts of the whole mesh along the dimensions of this one, flat, mine among them."""
@@ -239,7 +251,7 @@ class DeviceMesh:
             if mesh is not None and np.asarray(mesh).tolist() != ranks:
                 raise RuntimeUsageError(f"Invalid mesh {mesh} for ProcessGroup with ranks {ranks}")
             return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, _groups=[group])
-        groups = list(group)
+        groups = list(group) if isinstance(group, Sequence) else []
         if not groups or not all(isinstance(each, ProcessGroup) for each in groups):
             raise RuntimeUsageError("Expects at least one ProcessGroup to be passed, and nothing else")
         for value, name in ((mesh, "mesh"), (mesh_dim_names, "mesh_dim_names")):

@@ -16,7 +16,7 @@ from ..place.torch_variables import read
 from ..rendezvous.url import parse, tcp_url
 from .arguments import integer
 from .environment import from_environment
-from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError, documented
+from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError
 from .stores import FileStore, Store, TCPStore
 
 Found = tuple[Any, int, int]
@@ -56,7 +56,7 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
     if not isinstance(url, str):
         raise RuntimeUsageError(f"`url` must be a string. {type(url)}: {url}")
     place, size = integer(rank, "rendezvous", "`rank`"), integer(world_size, "rendezvous", "`world_size`")
-    parts = urlsplit(url)
+    parts = _parts(url)
     handler = _HANDLERS.get(parts.scheme) or _OWN.get(parts.scheme)
     if handler is None:
         known = ", ".join(f"{each}://" for each in sorted({*_OWN, *_HANDLERS}))
@@ -96,11 +96,15 @@ def registered(url: str, rank: int | None, size: int | None, limit: float | None
 
 
 def _tcp(url: str, timeout: timedelta = _TIMEOUT, **kwargs: Any) -> Iterator[Found]:
-    parts = urlsplit(url)
-    if not parts.hostname or parts.port is None:
+    parts = _parts(url)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise _malformed(url, error) from error
+    if not parts.hostname or port is None:
         raise _trouble("tcp", f"port number missing in {url!r}")
     rank, size = _who(parts, "tcp")
-    yield TCPStore(parts.hostname, parts.port, size, rank == 0, timeout, multi_tenant=True), rank, size
+    yield TCPStore(parts.hostname, port, size, rank == 0, timeout, multi_tenant=True), rank, size
     raise RuntimeUsageError("Unable to perform re-rendezvous using tcp:// method")
 
 
@@ -130,6 +134,17 @@ def _env(url: str, timeout: timedelta = _TIMEOUT, **kwargs: Any) -> Iterator[Fou
 _OWN: dict[str, Handler] = {"tcp": _tcp, "file": _file, "env": _env}
 
 
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise _malformed(url, error) from error
+
+
+def _malformed(url: str, error: ValueError) -> RuntimeUsageError:
+    return RuntimeUsageError(f"rendezvous: the URL {url!r} is malformed: {error}")
+
+
 def _query(parts: SplitResult) -> dict[str, str]:
     return {name: value for name, _, value in (item.partition("=") for item in filter(None, parts.query.split("&")))}
 
@@ -142,5 +157,5 @@ def _who(parts: SplitResult, scheme: str) -> tuple[int, int]:
     return int(said["rank"]), int(said["world_size"])
 
 
-def _trouble(scheme: str, why: str) -> Exception:
-    return documented(RuntimeUsageError(f"Error initializing torch.distributed using {scheme}:// rendezvous: {why}"))
+def _trouble(scheme: str, why: str) -> RuntimeUsageError:
+    return RuntimeUsageError(f"Error initializing torch.distributed using {scheme}:// rendezvous: {why}")

@@ -77,6 +77,10 @@ def test_three_dimensions_and_a_flat_one() -> None:
         assert everything.get_group() is dist.group.WORLD and everything._flatten("all") is everything
         with pytest.raises(RuntimeError, match="already exists"):
             mesh["pp"]._flatten("dp")
+        with pytest.raises(RuntimeError, match="'?all has been created before, of other ranks"):
+            mesh["dp", "pp"]._flatten("all")
+        again = flat._flatten("rows")  # a line of ranks is flat: its group serves under any name
+        assert again.get_group() is flat.get_group() and mesh["rows"] is again and again.mesh.tolist() == members
 
     ranks(8, program)
 
@@ -110,6 +114,7 @@ def test_a_mesh_of_groups_there_are() -> None:
         refused: list[tuple[str, Callable[[], Any]]] = [
             ("Invalid mesh", lambda: DeviceMesh.from_group(row, "cpu", [7, 8])),
             ("at least one", lambda: DeviceMesh.from_group([], "cpu")),
+            ("at least one", lambda: DeviceMesh.from_group(dist.GroupMember.NON_GROUP_MEMBER, "cpu")),  # type: ignore[arg-type]
             ("Must pass mesh if", lambda: DeviceMesh.from_group([row, column], "cpu")),
             ("Must pass mesh_dim_names", lambda: DeviceMesh.from_group([row, column], "cpu", [[0, 1], [2, 3]])),
             ("ndim equal", lambda: DeviceMesh.from_group([row], "cpu", [[0, 1]], mesh_dim_names=("a",))),

@@ -148,6 +148,36 @@ def test_h8_a_name_that_was_left_behind() -> None:
             before = keys
 
 
+class Contested(Own):
+    """A queue whose first item somebody else takes between a look and the grab."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.grabs, self.looks = [b"theirs"], 0, 0
+
+    def queue_len(self, key: str) -> int:
+        self.looks += 1
+        if self.looks == 4:
+            self.items.append(b"mine")
+        return len(self.items)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        self.grabs += 1
+        if self.grabs == 1:
+            self.items.clear()
+            raise LookupError("empty")
+        return self.items.pop(0)
+
+
+async def test_a_pop_that_comes_second_waits_for_the_next_item() -> None:
+    held = Contested()
+    assert await InThreads(held).queue_pop("q", timeout=20) == b"mine" and held.grabs == 2
+    held.items.append(b"x")
+    held.grabs = 0
+    with pytest.raises(RendezvousTimeoutError, match="q"):
+        await InThreads(held).queue_pop("q", timeout=0)
+
+
 def test_no_store() -> None:
     for wrong in (3, object(), "tcp://127.0.0.1:1"):
         with pytest.raises(TypeError, match="is no store"):

@@ -69,6 +69,9 @@ def test_refused_urls() -> None:
         (ValueError, "rank parameter missing", lambda: next(dist.rendezvous("tcp://127.0.0.1:1", -1, 2))),
         (ValueError, "world size parameter missing", lambda: next(dist.rendezvous("file:///x/y", 0))),
         (ValueError, "port number missing", lambda: next(dist.rendezvous("tcp://127.0.0.1", 0, 1))),
+        (RuntimeError, "'tcp://h:99999.*' is malformed", lambda: next(dist.rendezvous("tcp://h:99999", 0, 1))),
+        (RuntimeError, "'tcp://h:x.*' is malformed", lambda: next(dist.rendezvous("tcp://h:x", 0, 1))),
+        (RuntimeError, r"'tcp://\[::1:3' is malformed", lambda: dist.rendezvous("tcp://[::1:3", 0, 1)),
         (ValueError, "path missing", lambda: next(dist.rendezvous("file://", 0, 1))),
         (RuntimeError, "already registered", lambda: dist.register_rendezvous_handler("tcp", given)),  # type: ignore[arg-type]
         (TypeError, "a handler", lambda: dist.register_rendezvous_handler("x", None)),  # type: ignore[arg-type]

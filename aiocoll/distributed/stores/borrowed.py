@@ -93,14 +93,21 @@ class InThreads(CallStore):
         return f"store {type(self._store).__name__}"
 
     async def _call(self, op: str, args: list[Any], timeout: float | None) -> Any:
+        started = time.monotonic()
         if op in _WAITING:
-            await self._until_there(op, args, timeout)
+            await self._until_there(op, args, timeout, started)
         method = getattr(self._store, _NAMES.get(op, op), None)
         if method is None:
             raise RendezvousError(
                 f"{self.where} has no method {_NAMES.get(op, op)!r}, which ranks that meet in it need"
             )
-        return await self._made(op, method, args)
+        while True:
+            try:
+                return await self._made(op, method, args)
+            except Exception:
+                if op != "queue_pop" or await asyncio.to_thread(self._store.queue_len, args[0]):
+                    raise
+            await self._until_there(op, args, timeout, started)  # another has taken what was there
 
     async def _made(self, op: str, method: Any, args: list[Any]) -> Any:
         if op == "wait":
@@ -116,8 +123,8 @@ class InThreads(CallStore):
         answer = await asyncio.to_thread(method, *args)
         return answer.encode() if op in ("get", "compare_set") and isinstance(answer, str) else answer
 
-    async def _until_there(self, op: str, args: list[Any], timeout: float | None) -> None:
-        started, pause = time.monotonic(), _POLL_SECONDS_MIN
+    async def _until_there(self, op: str, args: list[Any], timeout: float | None, started: float) -> None:
+        pause = _POLL_SECONDS_MIN
         while True:
             if op == "queue_pop":
                 there = await asyncio.to_thread(self._store.queue_len, args[0])

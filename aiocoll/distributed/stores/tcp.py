@@ -62,10 +62,11 @@ class TCPStore(Opened):
         self._seconds = wait_seconds(timeout, "TCPStore")
         place = detect()
         self._host, self._secret, self._job = host_name, place.secret, place.job_name
-        sock = None if master_listen_fd is None else socket.socket(fileno=integer(master_listen_fd, "TCPStore", "fd"))
+        descriptor = None if master_listen_fd is None else integer(master_listen_fd, "TCPStore", "master_listen_fd")
         hosted = None
         try:
             if is_master:
+                sock = None if descriptor is None else socket.socket(fileno=descriptor)
                 hosted = store.host_store(host_name, number, secret=self._secret, job=self._job, sock=sock)
             self._port = number if hosted is None else hosted.address[1]
             self._connect(hosted)
