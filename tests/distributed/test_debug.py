@@ -13,7 +13,7 @@ import pytest
 import aiocoll.distributed as dist
 from aiocoll import observe
 from aiocoll.distributed import debug as module
-from aiocoll.errors import CollectiveTimeoutError, UsageError
+from aiocoll.errors import CollectiveTimeoutError
 from tests.distributed.ranks import ranks
 
 
@@ -108,4 +108,3 @@ def test_j4_monitored_barrier_names_who_does_not_come(absent: tuple[int, ...]) -
             assert text == ""
         else:
             assert all(str(each) in text for each in absent), text
-    assert issubclass(UsageError, ValueError)

@@ -28,7 +28,9 @@ def test_b1_bool_moves_and_is_reduced(fabric: str) -> None:
     async def main(group: Group) -> None:
         x = given[group.rank]
         same(await group.broadcast(x, 2), given[2])
-        for one, wanted in zip(await group.gather(x) or (), given, strict=False):
+        gathered = await group.gather(x)
+        assert (gathered is None) == (group.rank != 0)
+        for one, wanted in zip(gathered, given, strict=True) if gathered is not None else ():
             same(one, wanted)
         for one, wanted in zip(await group.all_gather(x), given, strict=True):
             same(one, wanted)
@@ -104,7 +106,9 @@ def test_b4_every_fixed_size_dtype_moves_and_objects_are_pointed_to_their_calls(
                 same(await group.broadcast(None, root), each[root])
             for one, wanted in zip(await group.all_gather(each[rank]), each, strict=True):
                 same(one, wanted)
-            for one, wanted in zip(await group.gather(each[rank], root) or (), each, strict=False):
+            gathered = await group.gather(each[rank], root)
+            assert (gathered is None) == (rank != root)
+            for one, wanted in zip(gathered, each, strict=True) if gathered is not None else ():
                 same(one, wanted)
             same(await group.scatter(each if rank == root else None, root), each[rank])
             for source, one in enumerate(await group.all_to_all([values(rank + t, (4,), dtype) for t in range(size)])):

@@ -113,7 +113,9 @@ def test_a3_transposed_arrays_keep_their_elements_in_place(fabric: str) -> None:
     async def main(group: Group) -> None:
         x = (np.arange(12).reshape(3, 4) + 100 * group.rank).T
         each = [(np.arange(12).reshape(3, 4) + 100 * rank).T for rank in range(2)]
-        for one, wanted in zip(await group.gather(x, 1) or (), each, strict=False):
+        gathered = await group.gather(x, 1)
+        assert (gathered is None) == (group.rank != 1)
+        for one, wanted in zip(gathered, each, strict=True) if gathered is not None else ():
             same(one, wanted)
         for order in ("C", "F"):
             out = np.zeros((2, 4, 3), int, order)

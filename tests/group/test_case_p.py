@@ -131,7 +131,7 @@ def test_p1_blocking_and_started(tmp_path: Path) -> None:
             ]  # fmt: skip
             one = start.broadcast_object(mine if rank == 0 else None)
             assert alike(one.result(), theirs[0])
-            every, gathered, exchanged = (work.result() for work in reversed(works[::-1]))
+            exchanged, gathered, every = (work.result() for work in reversed(works))
             assert all(map(alike, every, theirs)) and all(map(alike, exchanged, theirs))
             assert gathered is None if rank != 2 else all(map(alike, gathered, theirs))
 
