@@ -1,7 +1,8 @@
 """Every exception of aiocoll, cut by whose fault it is; a message says who, what, where and what to do next.
 
 The rule: every error answers the same questions (of whom it speaks, where it was raised, what caused it), and keeps
-the answers when it is copied or pickled.
+the answers when it is copied or pickled. What happens to a running program (a rank is lost or late, calls differ) is a
+RuntimeError besides its own kind, as in torch and MPI; what the caller got wrong is a ValueError or a TypeError.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class MismatchError(AiocollError, RuntimeError):
     """Ranks made different calls under one number: the message shows both sides, one of them is that of ``rank``."""
 
 
-class PeerLostError(AiocollError, ConnectionError):
+class PeerLostError(AiocollError, ConnectionError, RuntimeError):
     """A rank died or became unreachable.
 
     ``rank`` is its rank in the group that raised, ``world_rank`` its rank in the world; ``host`` and ``pid`` say where
@@ -117,7 +118,7 @@ class PeerLostError(AiocollError, ConnectionError):
         self.host, self.pid, self.operation = host, pid, operation
 
 
-class CollectiveTimeoutError(AiocollError, TimeoutError):
+class CollectiveTimeoutError(AiocollError, TimeoutError, RuntimeError):
     """A call took longer than its deadline.
 
     ``missing`` are the ranks of the group that have not arrived in it, ``operation`` is the call, ``elapsed`` its age
@@ -144,7 +145,7 @@ class RendezvousTimeoutError(RendezvousError, TimeoutError):
     """The ranks did not meet in time."""
 
 
-class AuthenticationError(AiocollError, PermissionError):
+class AuthenticationError(AiocollError, PermissionError, RuntimeError):
     """The other side belongs to another job, speaks another version or does not know the job's secret."""
 
 

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from ..errors import CollectiveTimeoutError
 from .arguments import seconds_of
-from .refusals import documented_timeout
 from .request import Request, again, call, judging, run
 from .state import WORLD, member_of
 
@@ -60,7 +58,4 @@ def monitored_barrier(
         return
     with judging(member, "monitored_barrier"):
         limit = seconds_of(timeout)
-    try:
-        run(member, lambda g: g.monitored_barrier(limit, wait_all_ranks))
-    except CollectiveTimeoutError as error:
-        raise documented_timeout(error) from error.cause
+    run(member, lambda g: g.monitored_barrier(limit, wait_all_ranks))

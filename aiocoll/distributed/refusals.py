@@ -6,7 +6,7 @@ right.
 
 from __future__ import annotations
 
-from ..errors import CollectiveTimeoutError, UsageError
+from ..errors import UsageError
 
 
 class RuntimeUsageError(UsageError, RuntimeError):
@@ -26,17 +26,6 @@ class KeyUsageError(UsageError, KeyError):
 
     def __str__(self) -> str:
         return Exception.__str__(self)  # KeyError's own shows the text in quotes
-
-
-class RuntimeTimeoutError(CollectiveTimeoutError, RuntimeError):
-    """A deadline that has passed, for which the documents name RuntimeError."""
-
-
-def documented_timeout(error: CollectiveTimeoutError) -> RuntimeTimeoutError:
-    """The same deadline as a RuntimeError too."""
-    fresh = RuntimeTimeoutError(*error.args)
-    vars(fresh).update(vars(error))
-    return fresh
 
 
 def documented(error: UsageError) -> UsageError:

@@ -54,6 +54,15 @@ def test_all_classes_of_the_contract_are_here() -> None:
     }  # fmt: skip
 
 
+def test_a_failure_of_a_running_program_is_a_runtime_error_besides_its_own_kind() -> None:
+    own = {
+        "PeerLostError": ConnectionError, "CollectiveTimeoutError": TimeoutError, "AuthenticationError": PermissionError,
+        "MismatchError": RuntimeError, "GroupBrokenError": RuntimeError, "RendezvousError": RuntimeError,
+    }  # fmt: skip
+    for name, kind in own.items():
+        assert issubclass(getattr(errors, name), kind) and issubclass(getattr(errors, name), RuntimeError), name
+
+
 @every_class
 def test_an_error_without_a_word_answers_every_question_with_nothing(kind: type[AiocollError]) -> None:
     for error in (kind(), kind("text"), kind("text", 2)):
