@@ -5,6 +5,7 @@ Rule: nothing is done here but choosing.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,6 +14,7 @@ COMMANDS = {
     "run": ("aiocoll.runner.command", "start the ranks of a program and see them through"),
     "trace": ("aiocoll.trace.command", "what the ranks of a job are doing, and what their dumps say together"),
     "bench": ("aiocoll.bench.command", "measure the collectives, and what the machine itself can do"),
+    "doctor": ("aiocoll.doctor", "what aiocoll finds here; --env: where connect() takes this process to be"),
 }
 
 
@@ -28,8 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version", "version"):
         sys.stdout.write(_versions())
         return 0
-    sys.stderr.write(f"aiocoll: no command {name!r}\n{_help()}")
+    sys.stderr.write(f"aiocoll: no command {name!r}{_advice(name, rest)}\n{_help()}")
     return 2
+
+
+def _advice(name: str, rest: Sequence[str]) -> str:
+    """What was probably meant: a command with a slip in it, or ``run`` left out before its options or a script."""
+    import difflib  # milliseconds that only a slip should cost
+
+    if (name.startswith("-") and rest) or name.endswith(".py") or os.path.isfile(name):
+        return f": did you mean 'aiocoll run {' '.join([name, *rest])}'?"
+    near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.65)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def _help() -> str:

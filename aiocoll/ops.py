@@ -300,6 +300,8 @@ LXOR = _builtin("LXOR", np.logical_xor, 0, logical=True)
 
 _BUILTIN = {each.name: each for each in (SUM, PROD, MIN, MAX, MEAN, BAND, BOR, BXOR, LAND, LOR, LXOR)}
 PREMUL_SUM = replace(SUM, name="PREMUL_SUM")  # SUM of what the layer above has multiplied: it meets its like only
+_ELSEWHERE = {"AVG": "MEAN", "AVERAGE": "MEAN", "ADD": "SUM", "PRODUCT": "PROD", "MULTIPLY": "PROD", "MINIMUM": "MIN",
+              "MAXIMUM": "MAX"}  # what others call ours, for the message to whoever says so  # fmt: skip
 _OWN = {**_BUILTIN, PREMUL_SUM.name: PREMUL_SUM}  # what is ours, of which users name the built-in ones
 
 
@@ -346,6 +348,9 @@ def as_op(x: Any) -> Op:
     if found is not None:
         return found
     hint = "; wrap a function of two arrays in aiocoll.op(fn)" if callable(x) else ""
+    word = str(x if isinstance(x, str) else getattr(x, "name", getattr(x, "__name__", ""))).upper()
+    if (meant := _ELSEWHERE.get(word, word)) in _BUILTIN:
+        hint = f"; did you mean aiocoll.{meant}?"
     known = ", ".join(_BUILTIN)
     raise UsageError(f"op={_short(x)} is no reduction: it is one of {known} or made by aiocoll.op(fn){hint}")
 

@@ -187,6 +187,8 @@ def _shared(x: Any, what: str, rank: int, *, writable: bool) -> Array:
             return _base(np.asarray(x), where)
         if hasattr(kind, "__array__") and not writable:
             return _base(np.asarray(x), where)
+        if hasattr(kind, "__await__"):
+            raise UsageError(f"{where}: got {x!r}, which was never awaited: write 'await' before it")
     except UsageError:
         raise
     except Exception as exc:  # foreign code may raise anything at all

@@ -312,7 +312,7 @@ class Reductions(Calls):
         try:
             operator = as_op(op)
         except UsageError as error:
-            raise UsageError(f"{collective} on rank {self._scope.rank}: {error}") from error
+            raise UsageError(f"{collective} on rank {self._scope.rank}: {error}") from None
         if operator.function is not None:
             # A function sees the context that it is called in, and is nobody's to keep.
             return Input(array, scalar, operator, self._reduction_plan(collective, operator, array, more))

@@ -23,6 +23,8 @@ class Verdict:
     detector: str
     recognised: bool
     text: str
+    halved: bool = False
+    """Whether it recognises the environment but misses a part: ``detect()`` raises what `text` says."""
 
 
 def detect(environ: Environ | None = None) -> Place:
@@ -46,7 +48,7 @@ def verdicts(environ: Environ | None = None) -> list[Verdict]:
         try:
             found.append(Verdict(name, detector.find(env) is not None, detector.verdict(env)))
         except UsageError as error:
-            found.append(Verdict(name, False, f"set by halves: {error}"))
+            found.append(Verdict(name, False, str(error), halved=True))
     return found
 
 

@@ -199,11 +199,14 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Opti
         raise UsageError(f"aiocoll run: --node-rank {node_rank} is not a node of --nnodes {nnodes}: 0..{nnodes - 1}")
     if given.log_dir is None and (given.redirects or given.tee) not in (None, "0"):
         raise UsageError("aiocoll run: --redirects and --tee write files: say where with --log-dir")
+    ranks, shown, stdin = _rank_count(given.ranks), _rank_set(given.shown), _stdin(given.stdin)
+    if nnodes == 1:
+        _check_ranks_exist(ranks, shown, stdin)
     grace = None if given.grace is None else _seconds("--grace", given.grace, least=0.0)
     return Options(
         command=tuple(command),
         kind="module" if given.module else "program" if given.no_python else "script",
-        ranks=_rank_count(given.ranks),
+        ranks=ranks,
         nnodes=nnodes,
         nnodes_min=least,
         node_rank=node_rank,
@@ -216,12 +219,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Opti
         chdir=given.chdir or "",
         max_restarts=restarts,
         log_dir=given.log_dir or "",
-        shown=frozenset() if given.redirects == "3" else _rank_set(given.shown),
+        shown=frozenset() if given.redirects == "3" else shown,
         timeout=_seconds("--timeout", given.timeout) if given.timeout is not None else math.inf,
         grace=GRACE_S if grace is None else grace,
         failure_grace=FAILURE_GRACE_S if grace is None else grace,
         on_failure=on_failure,
-        stdin=_stdin(given.stdin),
+        stdin=stdin,
         dry_run=given.dry_run,
         json=given.json,
         verbose=given.verbose,
@@ -313,6 +316,15 @@ def _rank_set(text: str | None) -> frozenset[int] | None:
             raise UsageError(f"aiocoll run: --ranks {text!r}: ranks and ranges are needed, like 0,2-3")
         ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(ranks)
+
+
+def _check_ranks_exist(size: int, shown: frozenset[int] | None, stdin: int | None) -> None:
+    """What names no rank of a job on one host would be silence."""
+    there = f"the rank is 0 (-n {size})" if size == 1 else f"the ranks are 0 to {size - 1} (-n {size})"
+    if shown and min(shown) >= size:
+        raise UsageError(f"aiocoll run: --ranks would show nobody: {there}")
+    if stdin is not None and stdin >= size:
+        raise UsageError(f"aiocoll run: --stdin {stdin}: nobody would read: {there}")
 
 
 def _stdin(text: str | None) -> int | None:

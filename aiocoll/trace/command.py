@@ -20,6 +20,7 @@ from .timeline import timeline
 from .verdict import verdict
 
 USAGE_CODE = 2
+_DESCRIPTION = "What the ranks of a job are doing, and what their dumps say together."
 _EPILOG = "A rank also dumps by itself when a group breaks, if AIOCOLL_TRACE_DIR is set (aiocoll run sets it)."
 
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="aiocoll trace", description=__doc__.partition("\n")[0], epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog="aiocoll trace", description=_DESCRIPTION, epilog=_EPILOG)
     commands = parser.add_subparsers(dest="what", required=True, metavar="dump|show")
     dump = commands.add_parser("dump", help="ask the ranks of a running job (SIGUSR2) and show what they say together")
     dump.add_argument("pids", nargs="*", type=int, metavar="PID", help="ranks, or a runner for all its ranks")

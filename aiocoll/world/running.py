@@ -24,6 +24,11 @@ def run(main: Callable[[Group], Awaitable[T]], *, uvloop: bool = True, **connect
 
     ``uvloop``: use it where it is installed; the other keywords are those of ``connect``.
     """
+    given: object = main
+    if inspect.iscoroutine(given):
+        given.close()  # or Python would complain that nobody awaited it
+        name = given.__name__
+        raise UsageError(f"run(main) takes an async function of a group: write run({name}), not run({name}(...))")
     if not callable(main):
         raise UsageError(f"run(main) takes an async function of a group, not {main!r}")
     if asyncio._get_running_loop() is not None:
@@ -34,7 +39,10 @@ def run(main: Callable[[Group], Awaitable[T]], *, uvloop: bool = True, **connect
             result = main(group)
             del group  # which main may replace by another one that grew out of it
             if not inspect.isawaitable(result):
-                raise UsageError(f"run(main): {getattr(main, '__name__', main)!r} must be an async function")
+                raise UsageError(
+                    f"run(main): {getattr(main, '__name__', main)!r} must be an async function; "
+                    "a plain one has the blocking group of aiocoll.sync.connect()"
+                )
             return await result
 
     with asyncio.Runner(loop_factory=new_event_loop if uvloop else None) as runner:

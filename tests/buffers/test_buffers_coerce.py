@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import collections
 import ctypes
 import datetime
@@ -397,3 +398,10 @@ def test_fields_of_dtype_s0_become_arrays_that_numpy_can_make():
 def test_any_number_of_dimensions(ndim):
     x = np.zeros((1,) * ndim)
     assert taken(x)[0] is x and given(x) is x
+
+
+async def test_what_was_not_awaited_is_no_array():
+    waits = asyncio.Event().wait()
+    with pytest.raises(UsageError, match="all_reduce on rank 3: got <coroutine .*, which was never awaited: write"):
+        taken(waits)
+    waits.close()

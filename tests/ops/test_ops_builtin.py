@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from aiocoll import ops
+from aiocoll.distributed import ReduceOp
 from aiocoll.errors import UsageError
 from aiocoll.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MEAN, MIN, PROD, SUM, as_op, fold_all
 
@@ -390,7 +391,7 @@ def test_names_mean_the_ops_and_copies_are_the_op_itself(op):
     assert repr(op) == f"aiocoll.{op.name}"
 
 
-@pytest.mark.parametrize("wrong", ["AVERAGE", "", None, 3, np.add, sum, lambda a, b: a])
+@pytest.mark.parametrize("wrong", ["AVERAGES", "", None, 3, np.hypot, pow, lambda a, b: a])
 def test_anything_else_is_no_op(wrong):
     with pytest.raises(UsageError, match="one of SUM, PROD, MIN, MAX, MEAN") as caught:
         as_op(wrong)
@@ -420,3 +421,13 @@ def test_the_mean_of_integers_goes_into_any_number_dtype() -> None:
     for name in ("int4", "uint2", "bfloat16"):
         assert MEAN.allows_out(np.dtype(np.int8), np.dtype(getattr(ml_dtypes, name)))
     assert not SUM.allows_out(np.dtype(np.int8), np.dtype(ml_dtypes.int4))
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("avg", "MEAN"), ("Average", "MEAN"), (np.add, "SUM"), (np.maximum, "MAX"), (sum, "SUM"), (ReduceOp.AVG, "MEAN")],
+    ids=str,
+)
+def test_what_others_call_it_is_answered_with_our_word(said, meant):
+    with pytest.raises(UsageError, match=rf"is no reduction: .*; did you mean aiocoll\.{meant}\?"):
+        as_op(said)

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from aiocoll import doctor
 from aiocoll.cli import main
+from aiocoll.cpus import usable_cpus
+from aiocoll.place import verdicts
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +24,52 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_command_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dance"]) == 2
-    assert "'dance'" in capsys.readouterr().err
+    assert "'dance'\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("rnu -n 2 a.py", "'run'"),
+        ("benhc all", "'bench'"),
+        ("train.py --lr 1", "'aiocoll run train.py --lr 1'"),
+        ("-n 4 train.py", "'aiocoll run -n 4 train.py'"),
+    ],
+)
+def test_what_was_probably_meant(given: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(given.split()) == 2
+    assert f": did you mean {meant}?\n" in capsys.readouterr().err
+
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "code", "words"),
+    [
+        ({}, 0, "here: a world of one"),
+        (TORCHRUN, 0, "here: rank 1 of 3, meeting at tcp://10.0.0.7:29500 (torchrun)"),
+        (TORCHRUN | {"MASTER_PORT": ""}, 1, "here: a UsageError: MASTER_PORT is not set"),
+        (TORCHRUN | {"MASTER_PORT": "", "AIOCOLL_RANK": "0", "AIOCOLL_WORLD_SIZE": "1"}, 0, "here: rank 0 of 1"),
+    ],
+    ids=["nothing", "torchrun", "halves", "halves of what is not asked"],
+)
+def test_the_doctor_says_what_connect_would_do(
+    environ: dict[str, str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor.main(["--env"], environ) == code
+    said = capsys.readouterr().out
+    assert words in said.splitlines()[-1] and "CPUs" not in said
+    assert all(f"\n{each.detector:12}" in f"\n{said}" for each in verdicts(environ))
+
+
+def test_the_doctor_looks_at_the_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_SECRET", "open sesame")
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    for words in (f"{usable_cpus()} usable", "GiB available", "\ntorch ", "\nmpi4py ", "\nml_dtypes ", "\ntorchrun "):
+        assert words in said
+    assert "sesame" not in said
 
 
 def test_help_of_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,6 +138,8 @@ def test_secrets_come_as_a_phrase_or_in_a_file(tmp_path: object) -> None:
         ("--virtual_local_rank a.py", "LOCAL_RANK"),
         ("-r 3 a.py", "--log-dir"),
         ("--ranks x a.py", "0,2-3"),
+        ("-n 2 --ranks 2,7 a.py", "show nobody: the ranks are 0 to 1"),
+        ("--stdin 1 a.py", "nobody would read: the rank is 0"),
         ("-m --no-python a.py", "exclude"),
         ("--on-failure shrug a.py", "shrink"),
     ],
