@@ -25,16 +25,16 @@ def test_a_world_of_one_and_what_main_returned() -> None:
 def test_main_that_was_called_already_and_nothing_is_left_unawaited() -> None:
     given: Any = main(None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"write run\(main\), not run\(main\(\.\.\.\)\)"):
-        aiocoll.run(given)
+        aiocoll.run(given, uvloop=False)
 
 
 def test_a_plain_function_is_told_of_the_blocking_group() -> None:
     given: Any = plain
     with pytest.raises(UsageError, match=r"'plain' must be an async function; .*aiocoll\.sync\.connect\(\)"):
-        aiocoll.run(given)
+        aiocoll.run(given, uvloop=False)
 
 
 @pytest.mark.parametrize("given", [3, None, "main"])
 def test_what_is_no_function(given: Any) -> None:
     with pytest.raises(UsageError, match="takes an async function of a group, not"):
-        aiocoll.run(given)
+        aiocoll.run(given, uvloop=False)
