@@ -51,6 +51,13 @@ class Output:
         self.flat = np.ascontiguousarray(self.array).reshape(-1)
         self.direct = np.may_share_memory(self.flat, self.array)
 
+    @classmethod
+    def part(cls, flat: Array) -> Output:
+        """A stretch of another output's ``flat``, which lies in this host's memory wherever the tensor does."""
+        made = cls.__new__(cls)
+        made._device, made.array, made.flat, made.direct = None, flat, flat, True
+        return made
+
     def detach(self) -> None:
         """From now on ``flat`` is private memory, so that the tensor is written at the end only."""
         if self.direct:

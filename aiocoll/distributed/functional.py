@@ -47,12 +47,16 @@ def all_reduce(self: Any, reduceOp: Any, group: Any = None, tag: str = "") -> An
 
 
 def broadcast(self: Any, src: int, group: Any = None, tag: str = "") -> Any:
-    """``src``'s tensor on every rank; the others' may have any shape, and be None."""
+    """``src``'s tensor on every rank; the others' may have any shape, and be None. Torch's is of ``src``'s dtype."""
 
     def prepare(member: SyncGroup) -> _Call:
         root = root_of(member, src, None, "broadcast", "src")
         given = _array(self, "broadcast", member.rank) if root == member.rank else None
-        return _Call(lambda g: g.broadcast(given, root), lambda found: _like(self, found, found is given))
+
+        def finish(found: Any) -> Any:
+            return _sent(self, found, "broadcast", member, mine=found is given)
+
+        return _Call(lambda g: g.broadcast(given, root), finish)
 
     return _one(group, "broadcast", prepare)
 
@@ -116,7 +120,7 @@ def permute_tensor(self: Any, src_dst: Sequence[int], group: Any = None, tag: st
         nothing = np.empty(0, array.dtype)
         parts = [array if other == targets[member.rank] else nothing for other in range(member.size)]
         source = targets.index(member.rank)
-        return _Call(lambda g: g.all_to_all(parts), lambda came: _like(self, came[source]))
+        return _Call(lambda g: g.all_to_all(parts), lambda came: _sent(self, came[source], what, member))
 
     return _one(group, "all_to_all", prepare)
 
@@ -261,10 +265,23 @@ def _rows(came: list[Any], expected: list[int] | None, member: SyncGroup) -> Any
     return np.concatenate(came)
 
 
-def _like(tensor: Any, found: Any, mine: bool = False) -> Any:
-    """A result as a tensor of the input's kind; a copy where it is the input itself."""
+def _sent(tensor: Any, found: Any, what: str, member: SyncGroup, mine: bool = False) -> Any:
+    """What another rank has sent, as a tensor of the kind of mine; a copy where it is ``mine`` itself."""
     if not hasattr(type(tensor), "new_empty"):
         return found.copy() if mine else found
+    have, came = Output(tensor.new_empty(0), what, member.rank).array.dtype, np.asarray(found).dtype
+    if have.newbyteorder("=") != came.newbyteorder("="):
+        raise MismatchError(
+            f"{what} on group {member.name!r}: {came} came to rank {member.rank}, whose own tensor is of {have}: give "
+            "one of the sender's dtype, whatever its shape"
+        )
+    return _like(tensor, found)
+
+
+def _like(tensor: Any, found: Any) -> Any:
+    """A result as a tensor of the input's kind."""
+    if not hasattr(type(tensor), "new_empty"):
+        return found
     made = tensor.new_empty(np.shape(found))
     out, array = Output(made, "a result", 0), np.asarray(found)
     out.take(array.astype(out.array.dtype, copy=False))  # the mean of whole numbers is of the tensor's own dtype

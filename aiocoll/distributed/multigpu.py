@@ -14,6 +14,7 @@ import numpy as np
 from ..ops import Op, fold_all
 from .arguments import Array, Output, local_list, root_of, same_kind
 from .constants import ReduceOp, op_of, prepared
+from .filling import refuse_overlap
 from .refusals import RuntimeUsageError, TypeUsageError
 from .request import Request, call, judging
 from .state import WORLD, member_of
@@ -188,6 +189,7 @@ def _output_lists(given: Any, length: int, like: Array, rank: int) -> list[list[
             )
         same_kind(outputs, like, what, rank)
         lists.append(outputs)
+    refuse_overlap([each for outputs in lists for each in outputs], what, rank)
     return lists
 
 

@@ -85,7 +85,7 @@ def gather_single(
                 raise RuntimeUsageError(f"{what}: output_tensor is a required argument on the destination, rank {rank}")
             out = Output(output_tensor, what, rank)
             table = _table(out.flat, data, size, what, rank, "output_tensor", "tensor")
-            rows = [Output(row, what, rank) for row in table]
+            rows = [Output.part(row) for row in table]
             for row in table:
                 read_in_place(row, [data], what, rank)
     if root != rank:
@@ -229,7 +229,7 @@ def all_to_all_single(
         shape = tuple(input.shape) if hasattr(input, "shape") else as_array(input, what=what, rank=rank)[0].shape
         places = _cut(out.flat, out.array.shape, output_split_sizes, size, what, "output_split_sizes", rank)
         parts = _cut(data, shape, input_split_sizes, size, what, "input_split_sizes", rank)
-        outputs = [Output(each, what, rank) for each in places]
+        outputs = [Output.part(each) for each in places]
         same_kind([outputs[rank]], parts[rank], what, rank)
         read_in_place(out.flat, [data], what, rank)
 

@@ -335,6 +335,9 @@ def test_local_lists(joined: Join) -> None:
     refuse(RuntimeError, "size of the group times", lambda: dist.all_gather_multigpu([[x()] * 5], [x()] * 2))
     refuse(RuntimeError, "sizes do not match", lambda: dist.all_gather_multigpu([[np.zeros(3)] * 3], [x()]))
     refuse(RuntimeError, "empty", lambda: dist.all_gather_multigpu([], [x()]))
+    shared = np.zeros(11)
+    places = [shared[:4], shared[4:8], shared[7:]]
+    refuse(RuntimeError, "1 and 2 of the list overlap", lambda: dist.all_gather_multigpu([places], [np.zeros(4)]))
     refuse(TypeError, "list of lists", lambda: dist.all_gather_multigpu(x(), [x()]))
     refuse(RuntimeError, "src_tensor=2 is no index", lambda: dist.broadcast_multigpu([x()] * 2, 0, src_tensor=2))
 

@@ -79,6 +79,44 @@ def test_numbers_means_and_groups() -> None:
     ranks(3, program)
 
 
+class Foreign:
+    """The least that a tensor of another library offers here: its memory, and how to make one like it."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def new_empty(self, shape: Any) -> Foreign:
+        return Foreign(np.empty(shape, self.array.dtype))
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_a_result_is_never_cast_to_another_dtype() -> None:
+    """A tensor of the sender's own dtype, of any shape, is needed to make one like it; nobody gets rounded numbers."""
+
+    def program(rank: int) -> None:
+        mine = Foreign(np.array([2.5, 3.5]) if rank == 0 else np.zeros(3, int))
+        calls: list[Callable[[], Any]] = [lambda: F.broadcast(mine, 0), lambda: F.permute_tensor(mine, [1, 0])]
+        for call in calls[: 1 + rank]:
+            if rank == 0:
+                assert call().array.tolist() == [2.5, 3.5]
+            else:
+                with pytest.raises(MismatchError, match="float64 came to rank 1, whose own tensor is of int64"):
+                    call()
+        if rank == 0:
+            with pytest.raises(MismatchError, match="int64 came to rank 0"):
+                calls[1]()
+        like = mine if rank == 0 else Foreign(np.zeros((1, 1)))
+        assert F.broadcast(like, 0).array.tolist() == [2.5, 3.5]
+        assert F.all_reduce(Foreign(np.array([rank, 2])), "avg").array.tolist() == [0, 2]
+
+    ranks(2, program)
+
+
 def test_torch_code_finds_them_under_their_other_name() -> None:
     module = importlib.import_module("aiocoll.distributed._functional_collectives")
     assert all(getattr(module, name) is getattr(F, name) for name in module.__all__)

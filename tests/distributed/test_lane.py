@@ -250,6 +250,10 @@ class Cuda:
     def __init__(self, values: Any) -> None:
         self.values = np.array(values)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
     def detach(self) -> Cuda:
         return self
 
@@ -299,6 +303,12 @@ def test_nccl_takes_tensors_of_a_gpu_and_no_others(bus: Bus, monkeypatch: pytest
         else:
             assert dist.recv(part, 1) == 1
         more = dist.functional.all_reduce(Cuda([2.0]), "sum", dist.group.WORLD)
+        table, rows = Cuda(np.zeros((2, 2)).T), Cuda([10.0 * rank, 10.0 * rank + 1])
+        dist.gather_single(rows, table if rank == 0 else None, 0)
+        turned = Cuda([0.0, 0.0])
+        dist.all_to_all_single(turned, rows)
+        assert rank or table.tolist() == [[0.0, 1.0], [10.0, 11.0]]
+        assert turned.tolist() == [rank, 10.0 + rank]
         for slip in (np.zeros(3), [1.0], None):
             with pytest.raises(TypeError, match="'nccl' wants CUDA tensors"):
                 dist.all_reduce(slip)
