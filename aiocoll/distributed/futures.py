@@ -12,6 +12,7 @@ import contextvars
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from ..sync.work import call_back
 from .refusals import RuntimeUsageError, TypeUsageError
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Future(Generic[T]):
 
         def once(_: Any) -> None:  # and then lets go of all of them, so that tensors go when their owner drops them
             context, function, future = pending.pop()
-            context.run(function, future)
+            context.run(call_back, function, future)
 
         self._future.add_done_callback(once)
 

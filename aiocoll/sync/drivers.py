@@ -301,7 +301,11 @@ class Driver:
         for endpoint in self.endpoints:
             endpoint.serve_loop()
         while not self._ending:  # a stop that was meant for the caller's thread may arrive here
-            self.loop.run_forever()
+            try:
+                self.loop.run_forever()
+            except BaseException as error:  # sys.exit() in an op, say; whoever waits for its call hears of it
+                said = f"{error!r} would have ended the thread that runs the calls of {self.name!r}; it goes on"
+                self.loop.call_exception_handler({"message": said, "exception": error})
         self._wind_up()
 
     def _end(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -17,6 +18,7 @@ from ..errors import CollectiveTimeoutError, UsageError
 
 T = TypeVar("T")
 
+_log = logging.getLogger("aiocoll.sync")
 _CANCEL_SECONDS_MAX = 5.0  # an operation that does not end by then is given up as it stands
 
 
@@ -82,7 +84,7 @@ class Work(Generic[T]):
 
         def once(_: Any) -> None:  # and then lets go of both
             function, work = pending.pop()
-            function(work)
+            call_back(function, work)
 
         self._future.add_done_callback(once)
 
@@ -133,6 +135,17 @@ class Work(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Work({self._operation.name}, {'done' if self.done() else 'running'})"
+
+
+def call_back(function: Callable[[T], Any], argument: T) -> None:
+    """Runs a callback whose errors nobody waits for: they are logged, ``sys.exit()`` included, which would end the
+    thread that all calls of its group need, and not the program. A Ctrl-C arrives, where it has come."""
+    try:
+        function(argument)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        _log.exception("a callback, %r, raised %r, which nobody else will hear of", function, error)
 
 
 def wait_for_first(works: Sequence[Work[Any]], timeout: float | None = None) -> None:

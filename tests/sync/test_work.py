@@ -121,3 +121,40 @@ def test_waiting_for_the_first_of_several(driver: Driver) -> None:
     for gate in (gates[0], gates[2]):
         gate.open(0)
     assert works[0].result(10) == works[2].result(10) == 0
+
+
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_a_callback_raises_is_logged_and_ends_no_thread(
+    driver: Driver, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+    go = asyncio.Event()
+
+    async def wait() -> int:
+        await go.wait()
+        return 5
+
+    def careless(_: object) -> None:
+        heard.append("first")
+        raise kind("careless")
+
+    work = driver.begin(wait, "waiting")
+    work.add_done_callback(careless)
+    work.add_done_callback(lambda ended: heard.append(f"second {ended.result()}"))
+    driver.loop.call_soon_threadsafe(go.set)
+    assert work.result(20) == 5
+    assert driver.begin(lambda: asyncio.sleep(0, 6), "the next one").result(20) == 6
+    assert heard == ["first", "second 5"]
+    assert "careless" in caplog.text
+
+
+def test_an_operation_that_exits_ends_no_thread(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    async def leave() -> None:
+        await asyncio.sleep(0)
+        raise SystemExit(3)
+
+    work = driver.begin(leave, "leaving")
+    with pytest.raises(SystemExit):
+        work.wait(20)
+    assert driver.begin(lambda: asyncio.sleep(0, 6), "the next one").result(20) == 6
+    assert "it goes on" in caplog.text
