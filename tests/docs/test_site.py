@@ -61,6 +61,16 @@ def test_pictures_and_code_are_in_the_site(site: Path) -> None:
     assert "swap_edges" in (site / "examples.html").read_text()
 
 
+def test_programs_are_shown_from_a_name_on() -> None:
+    """Not from a line's number, which the next change of the program makes wrong."""
+    page = (ROOT / "docs" / "examples.md").read_text()
+    shown = re.findall(r"literalinclude} \.\./(.*)\n:start-at: (.*)\n```", page)
+    assert len(shown) == page.count("literalinclude") > 6
+    for file, start in shown:
+        lines = [line for line in (ROOT / file).read_text().splitlines() if start in line]
+        assert lines and lines[0].startswith(start), f"{file}: {start}"
+
+
 def test_tables_and_drawings_of_the_algorithms_are_current() -> None:
     command = [sys.executable, "scripts/draw_algorithms.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60)
