@@ -57,7 +57,8 @@ def test_all_classes_of_the_contract_are_here() -> None:
 def test_a_failure_of_a_running_program_is_a_runtime_error_besides_its_own_kind() -> None:
     own = {
         "PeerLostError": ConnectionError, "CollectiveTimeoutError": TimeoutError,
-        "AuthenticationError": PermissionError, "MismatchError": RuntimeError, "GroupBrokenError": RuntimeError, "RendezvousError": RuntimeError,
+        "AuthenticationError": PermissionError, "MismatchError": RuntimeError,
+        "GroupBrokenError": RuntimeError, "RendezvousError": RuntimeError,
     }  # fmt: skip
     for name, kind in own.items():
         assert issubclass(getattr(errors, name), kind) and issubclass(getattr(errors, name), RuntimeError), name
