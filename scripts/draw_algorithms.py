@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from aiocoll import Group, observe
 from aiocoll.algorithms import MEASURES, Algorithm, registry
 from aiocoll.config import Settings

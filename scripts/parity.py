@@ -23,6 +23,8 @@ from typing import Any, Final
 from parity_names import BEHAVIOUR, EARLY, NOT_HERE, OPTIONS, TODAY, WITH_ANOTHER_NAME
 from parity_reasons import REASONS, TORCH_PATHS
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import aiocoll.distributed as dist
 from aiocoll.runner import options
 

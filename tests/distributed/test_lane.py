@@ -177,7 +177,7 @@ def test_calls_by_name_are_refused(bus: Bus) -> None:
 
 def test_a_library_that_fails_or_hangs_breaks_the_group_in_its_name(bus: Bus) -> None:
     def program(rank: int) -> Any:
-        first = dist.new_group(timeout=1.0)
+        first = dist.new_group(timeout=0.3)
         dist.barrier()
         bus.hangs = True
         with pytest.raises((CollectiveTimeoutError, GroupBrokenError), match="the fake library was not done") as caught:

@@ -73,5 +73,5 @@ def test_programs_are_shown_from_a_name_on() -> None:
 
 def test_tables_and_drawings_of_the_algorithms_are_current() -> None:
     command = [sys.executable, "scripts/draw_algorithms.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"run python scripts/draw_algorithms.py:\n{done.stdout}{done.stderr}"
