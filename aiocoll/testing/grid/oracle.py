@@ -31,8 +31,8 @@ class Refused:
     why: str
 
 
-NOTHING: Final = Refused("there is no value, and no error either")
-"""For ranks that get None."""
+NOTHING: Final = object()
+"""What ranks are to get that get None."""
 
 
 # ------------------------------------------------------------------------------------------------ refusals
