@@ -56,6 +56,10 @@ def started(group: SyncGroup, plan: Plan, what: str) -> Work[Any]:
         work = group.begin(make, what)
     except errors.AiocollError as error:
         raise translated(error) from error.__cause__
+    try:
+        work.refuse_to_block()
+    except errors.AiocollError:
+        return work  # on the loop's own thread, in an op of the program's: it is made once that returns
     made.wait(seconds(group.timeout))
     return work
 
@@ -74,3 +78,16 @@ def collective(group: SyncGroup, what: str, planned: Callable[[], Plan]) -> Plan
     except errors.AiocollError:
         pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
     raise translated(refusal) from cause
+
+
+class Calling:
+    """What the calls of a communicator stand on; each family of them is a class that Comm mixes in."""
+
+    @property
+    def _group(self) -> SyncGroup:
+        raise NotImplementedError  # every communicator has one
+
+    def _now(self, what: str, planned: Callable[[int, int], Plan]) -> Any:
+        """Blocks for the plan that ``planned(rank, size)`` gives."""
+        group = self._group
+        return blocking(group, collective(group, what, lambda: planned(group.rank, group.size)))

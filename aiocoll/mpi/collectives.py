@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import AiocollError
-from ..sync import SyncGroup
 from . import plans
-from .calling import Plan, blocking, collective, started
+from .calling import Calling, Plan, collective, started
 from .constants import IN_PLACE
 from .exceptions import translated
 from .reductions import SUM, Op
@@ -21,17 +20,8 @@ from .requests import Request
 from .specs import writing
 
 
-class Collectives:
+class Collectives(Calling):
     """See the module's docstring; what a communicator mixes in."""
-
-    @property
-    def _group(self) -> SyncGroup:
-        raise NotImplementedError  # every communicator has one
-
-    def _now(self, what: str, planned: Callable[[int, int], Plan]) -> Any:
-        """Blocks for the plan that ``planned(rank, size)`` gives."""
-        group = self._group
-        return blocking(group, collective(group, what, lambda: planned(group.rank, group.size)))
 
     def _soon(self, what: str, planned: Callable[[int, int], Plan]) -> Request:
         """Starts it."""

@@ -10,8 +10,7 @@ import math
 import operator
 from typing import Any
 
-from ..sync import SyncGroup
-from .calling import Plan, blocking, followed_by, started
+from .calling import Calling, Plan, blocking, followed_by, started
 from .constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_MAX
 from .exceptions import UsageError
 from .requests import Arrival, MatchedMessage, Request
@@ -22,14 +21,10 @@ from .status import Status
 _NOBODY = Arrival(None, PROC_NULL, ANY_TAG, 0)
 
 
-class Messages:
+class Messages(Calling):
     """See the module's docstring; what a communicator mixes in."""
 
     _seen: Seen
-
-    @property
-    def _group(self) -> SyncGroup:
-        raise NotImplementedError  # every communicator has one
 
     # ------------------------------------------------------------------------------------------ buffers
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..sync import SyncGroup
-from .calling import Plan, blocking, collective
+from .calling import Calling, Plan
 from .exceptions import UsageError
 from .plans import root_of
 from .reductions import SUM, folded
@@ -18,16 +17,8 @@ from .reductions import SUM, folded
 AnyOp = Callable[[Any, Any], Any]
 
 
-class Objects:
+class Objects(Calling):
     """See the module's docstring; what a communicator mixes in."""
-
-    @property
-    def _group(self) -> SyncGroup:
-        raise NotImplementedError  # every communicator has one
-
-    def _object_call(self, what: str, planned: Callable[[int, int], Plan]) -> Any:
-        group = self._group
-        return blocking(group, collective(group, what, lambda: planned(group.rank, group.size)))
 
     def bcast(self, obj: Any = None, root: int = 0) -> Any:
         """Root's object, on every rank."""
@@ -36,7 +27,7 @@ class Objects:
             where = root_of(root, size, "bcast", rank)
             return lambda group: group.broadcast_object(obj, where)
 
-        return self._object_call("bcast", planned)
+        return self._now("bcast", planned)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """All objects in rank order on root, None elsewhere."""
@@ -45,7 +36,7 @@ class Objects:
             where = root_of(root, size, "gather", rank)
             return lambda group: group.gather_object(sendobj, where)
 
-        gathered: list[Any] | None = self._object_call("gather", planned)
+        gathered: list[Any] | None = self._now("gather", planned)
         return gathered
 
     def scatter(self, sendobj: Any = None, root: int = 0) -> Any:
@@ -56,11 +47,11 @@ class Objects:
             parts = _one_each(sendobj, size, "scatter", rank) if rank == where else None
             return lambda group: group.scatter_object(parts, where)
 
-        return self._object_call("scatter", planned)
+        return self._now("scatter", planned)
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """All objects in rank order."""
-        gathered: list[Any] = self._object_call(
+        gathered: list[Any] = self._now(
             "allgather", lambda rank, size: lambda group: group.all_gather_object(sendobj)
         )
         return gathered
@@ -72,7 +63,7 @@ class Objects:
             parts = _one_each(sendobj, size, "alltoall", rank)
             return lambda group: group.all_to_all_object(parts)
 
-        came: list[Any] = self._object_call("alltoall", planned)
+        came: list[Any] = self._now("alltoall", planned)
         return came
 
     def reduce(self, sendobj: Any, op: AnyOp = SUM, root: int = 0) -> Any:
@@ -83,7 +74,7 @@ class Objects:
             _check(op, "reduce", rank)
             return lambda group: group.gather_object(sendobj, where)
 
-        parts = self._object_call("reduce", planned)
+        parts = self._now("reduce", planned)
         return None if parts is None else folded(op, parts, "reduce")
 
     def allreduce(self, sendobj: Any, op: AnyOp = SUM) -> Any:
@@ -105,7 +96,7 @@ class Objects:
             _check(op, what, rank)
             return lambda group: group.all_gather_object(sendobj)
 
-        parts: list[Any] = self._object_call(what, planned)
+        parts: list[Any] = self._now(what, planned)
         return parts
 
 

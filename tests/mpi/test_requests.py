@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +126,25 @@ def test_an_error_comes_where_it_is_waited_for_and_only_there(ranks: Ranks) -> N
         assert boxes[1].sum() == 3 and not any(requests)
 
     ranks(1, body)
+
+
+def test_an_op_may_start_a_message_from_the_thread_of_its_calls(ranks: Ranks) -> None:
+    def body(comm: Any) -> None:
+        notes = []
+
+        def noting(first: Any, second: Any, datatype: Any) -> None:
+            notes.append(comm.isend(len(notes), comm.rank))  # would wait for itself, if it waited to have begun
+            np.frombuffer(second)[...] += np.frombuffer(first)
+
+        out, since = np.zeros(2), time.monotonic()
+        comm.Iallreduce(np.array([1.0, comm.rank]), out, MPI.Op.Create(noting)).Wait()
+        assert out.tolist() == [2.0, 1.0] and comm.allreduce(len(notes)) >= 1
+        for number, note in enumerate(notes):
+            note.wait()
+            assert comm.recv(source=comm.rank) == number
+        assert time.monotonic() - since < 25
+
+    ranks(2, body)
 
 
 def test_both_directions_started(ranks: Ranks) -> None:
