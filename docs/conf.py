@@ -28,6 +28,8 @@ autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_title = f"aiocoll {version}"
 html_show_sourcelink = False
 html_show_sphinx = False

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import aiocoll
 
 Floats = NDArray[np.float64]
-PLATE, STEPS = 200, 1000
+PLATE, STEPS, PICTURE = 200, 1000, (sys.argv[1:] or ["heat.png"])[0]
 SIDES: list[tuple[int, int, Any, Any]] = [  # rows and columns away, my edge on that side, the halo beyond it
     (-1, 0, np.s_[1, 1:-1], np.s_[0, 1:-1]),
     (+1, 0, np.s_[-2, 1:-1], np.s_[-1, 1:-1]),
@@ -71,8 +71,8 @@ def png(path: str, heat: Floats) -> None:
 async def main(group: aiocoll.Group) -> None:
     """Simulates, and draws what rank 0 has gathered."""
     if (heat := await simulate(group)) is not None:
-        png(sys.argv[1], heat)
-        print(f"{group.size} ranks, {STEPS} steps: mean {heat.mean():.12f}, see {sys.argv[1]}")
+        png(PICTURE, heat)
+        print(f"{group.size} ranks, {STEPS} steps: mean {heat.mean():.12f}, see {PICTURE}")
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ multiplied in float32 and rounded once. `MEAN` of integers is float64 unless it 
 of another dtype. Text, raw bytes and structures have no built-in reductions, dates no sums; objects and `StringDType`
 have no fixed size and belong to the object calls. `float8_e8m0fnu` has no 0, and therefore no false.
 
-An output must be writable and its elements must not overlap, so views that were broadcast and arrays that are read-
-only are inputs only (the root of a documented `broadcast`, whose tensor is only read, may have them). A number cannot
-be filled, has no axis along which `reduce_scatter` could cut it, and is no tensor for `aiocoll.distributed`.
+An output must be writable and its elements must not overlap, so views that were broadcast and arrays that
+are read-only are inputs only (the root of a documented `broadcast`, whose tensor is only read, may have them). A number
+cannot be filled, has no axis along which `reduce_scatter` could cut it, and is no tensor for `aiocoll.distributed`.
 """
 
 

@@ -87,3 +87,13 @@ def test_an_mpi4py_script(tmp_path: Path) -> None:
     done = subprocess.run(command, env=HERE, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[r0] [3. 3. 3. 3.] [{'rank': 0}, {'rank': 1}, {'rank': 2}]\n"
+
+
+def test_every_example_says_how_it_is_started() -> None:
+    page = (ROOT / "docs" / "examples.md").read_text()
+    shown = re.findall(r"```\n((?:[^`\n]+\n)+)```\n\n```{literalinclude} \.\./(examples/.*)\n", page)
+    assert len(shown) == page.count("literalinclude") > 6
+    for commands, example in shown:
+        said = (ROOT / example).read_text().split('"""')[1]
+        assert commands.splitlines() == [line[4:] for line in said.splitlines() if line.startswith("    ")]
+        assert example in commands

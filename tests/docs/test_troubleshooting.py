@@ -21,7 +21,7 @@ from tests.ports import free_url
 from .snippets import ROOT
 
 TEXTS = [
-    found[1].strip() for found in re.finditer(r"^### `(.*)`$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.M)
+    found[2] for found in re.finditer(r"^### (`+)(.*)\1$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.M)
 ]
 
 
