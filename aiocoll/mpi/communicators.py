@@ -208,7 +208,7 @@ class Comm(Messages, Collectives, Objects):
 
     def _split(self, color: Any, key: int) -> SyncGroup | None:
         inner = self._group
-        chosen = None if color == constants.UNDEFINED else color
+        chosen = None if isinstance(color, int) and color == constants.UNDEFINED else color
         return self._grown(lambda: inner.split(chosen, key))
 
     def _grown(self, make: Callable[[], Made]) -> Made:

@@ -142,6 +142,16 @@ def test_what_it_raises_is_a_usage_error_that_names_the_rank_chained():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+def test_one_that_would_end_what_calls_it_is_refused_like_any_other_error(kind):
+    def leaving(left, right):
+        raise kind("bye")
+
+    with pytest.raises(UsageError, match=f"op 'leaving' raised {kind.__name__}: bye") as caught:
+        folded(bound(leaving, (2,)), [np.ones(2), np.ones(2)])
+    assert isinstance(caught.value.__cause__, kind)
+
+
 def test_an_interrupt_passes_through():
     def interrupted(left, right):
         raise KeyboardInterrupt
