@@ -13,17 +13,21 @@ from .outside import instead_of
 
 
 class Exception(errors.AiocollError, RuntimeError):  # the name that programs catch
-    """Whatever goes wrong in a call; ``str()`` says who, what, where and what to do."""
+    """Whatever goes wrong in a call; ``str()`` says who, what, where and what to do.
+
+    A program that raises it itself may give one of the ERR_ constants for a text, as mpi4py has it.
+    """
 
     code: ClassVar[int] = constants.ERR_OTHER
 
     def Get_error_class(self) -> int:
         """One of the ERR_ constants."""
-        return self.code
+        given = self.args[0] if len(self.args) == 1 else None
+        return given if type(given) is int else self.code
 
     def Get_error_code(self) -> int:
         """The same as the class."""
-        return self.code
+        return self.Get_error_class()
 
     def Get_error_string(self) -> str:
         """The text."""
@@ -32,12 +36,12 @@ class Exception(errors.AiocollError, RuntimeError):  # the name that programs ca
     @property
     def error_class(self) -> int:
         """One of the ERR_ constants."""
-        return self.code
+        return self.Get_error_class()
 
     @property
     def error_code(self) -> int:
         """The same as the class."""
-        return self.code
+        return self.Get_error_class()
 
     @property
     def error_string(self) -> str:
@@ -49,6 +53,42 @@ class UsageError(errors.UsageError, Exception):
     """A refused argument."""
 
     code = constants.ERR_ARG
+
+
+class RankError(UsageError):
+    """A peer or a member that is no rank."""
+
+    code = constants.ERR_RANK
+
+
+class RootError(UsageError):
+    """A root that is no rank."""
+
+    code = constants.ERR_ROOT
+
+
+class TagError(UsageError):
+    """A tag that no message has."""
+
+    code = constants.ERR_TAG
+
+
+class OpError(UsageError):
+    """What cannot fold."""
+
+    code = constants.ERR_OP
+
+
+class DimsError(UsageError):
+    """A grid that the ranks do not make."""
+
+    code = constants.ERR_DIMS
+
+
+class CountError(UsageError):
+    """A count that is negative."""
+
+    code = constants.ERR_COUNT
 
 
 class OutsideError(errors.UsageError, Exception, AttributeError):

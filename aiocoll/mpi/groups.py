@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .constants import IDENT, SIMILAR, UNDEFINED, UNEQUAL
-from .exceptions import UsageError, outside
+from .exceptions import RankError, UsageError, outside
 
 
 class Group:
@@ -96,12 +96,12 @@ class Group:
 
     def _of(self, ranks: Sequence[int]) -> Group:
         if len(set(ranks)) != len(ranks):
-            raise UsageError(f"a group has each rank once: {list(ranks)}")
+            raise RankError(f"a group has each rank once: {list(ranks)}")
         return Group(ranks, self._me)
 
     def _at(self, rank: int, what: str) -> int:
         if not 0 <= rank < self.size:
-            raise UsageError(f"{what}: {rank} is no rank of a group of {self.size}")
+            raise RankError(f"{what}: {rank} is no rank of a group of {self.size}")
         return self.ranks[rank]
 
     def __eq__(self, other: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .calling import Calling, Plan, blocking, followed_by, started
 from .constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_MAX
-from .exceptions import UsageError
+from .exceptions import RankError, TagError, UsageError
 from .requests import Arrival, MatchedMessage, Request
 from .seen import Seen, arrived, as_object, bytes_of, exchange, landed
 from .specs import Region, reading, writing
@@ -204,7 +204,7 @@ class Messages(Calling):
         except TypeError:
             number = size
         if number != PROC_NULL and not 0 <= number < size:
-            raise UsageError(
+            raise RankError(
                 f"{what} on rank {self._group.rank}: {name}={rank!r} is no rank of this communicator of {size}; "
                 "ranks begin at 0, and MPI.PROC_NULL is nobody"
             )
@@ -216,7 +216,7 @@ class Messages(Calling):
         except TypeError:
             number = -1
         if not 0 <= number <= TAG_MAX:
-            raise UsageError(f"{what} on rank {self._group.rank}: tag={tag!r} must be from 0 to {TAG_MAX}")
+            raise TagError(f"{what} on rank {self._group.rank}: tag={tag!r} must be from 0 to {TAG_MAX}")
         return number
 
     def _wanted(self, source: Any, tag: Any, what: str) -> tuple[int | None, int | None]:

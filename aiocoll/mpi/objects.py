@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .calling import Calling, Plan
-from .exceptions import UsageError
+from .exceptions import OpError, UsageError
 from .plans import root_of
 from .reductions import SUM, folded
 
@@ -114,4 +114,4 @@ def _one_each(objects: Any, size: int, what: str, rank: int) -> list[Any]:
 
 def _check(op: Any, what: str, rank: int) -> None:
     if not callable(op):
-        raise UsageError(f"{what} on rank {rank}: op={op!r} is neither an MPI.Op nor a function of two objects")
+        raise OpError(f"{what} on rank {rank}: op={op!r} is neither an MPI.Op nor a function of two objects")

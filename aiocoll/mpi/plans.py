@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .calling import Plan, followed_by
-from .exceptions import UsageError
+from .exceptions import RootError, UsageError
 from .reductions import kernel_of
 from .specs import Blocks, Region, even, is_in_place, reading, vector, writing
 
@@ -27,7 +27,7 @@ def root_of(root: Any, size: int, what: str, rank: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < size:
-        raise UsageError(f"{what} on rank {rank}: root={root!r} is no rank of this communicator of {size}")
+        raise RootError(f"{what} on rank {rank}: root={root!r} is no rank of this communicator of {size}")
     return number
 
 

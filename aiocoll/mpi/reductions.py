@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import errors, ops
 from .datatypes import Datatype
-from .exceptions import UsageError, outside, translated
+from .exceptions import OpError, UsageError, outside, translated
 from .specs import reading, writing
 
 Array = NDArray[Any]
@@ -54,7 +54,7 @@ class Op:
     def Free(self) -> None:
         """It is not used any more."""
         if self.is_predefined:
-            raise UsageError(f"Op.Free: MPI.{self._name} is MPI's own and cannot be freed")
+            raise OpError(f"Op.Free: MPI.{self._name} is MPI's own and cannot be freed")
         self._function = None
 
     free = Free
@@ -98,7 +98,7 @@ class Op:
             return self._kernel
         function = self._function
         if function is None:
-            raise UsageError(f"{where}: op {self!r} does not work on buffers (it was freed, or is MPI.OP_NULL)")
+            raise OpError(f"{where}: op {self!r} does not work on buffers (it was freed, or is MPI.OP_NULL)")
 
         def fold(left: Array, right: Array) -> Array:
             function(left.view(np.uint8).data, right.view(np.uint8).data, datatype)
@@ -149,7 +149,7 @@ def _pick(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _null(x: Any, y: Any) -> Any:
-    raise UsageError("MPI.OP_NULL folds nothing; name an op such as MPI.SUM")
+    raise OpError("MPI.OP_NULL folds nothing; name an op such as MPI.SUM")
 
 
 SUM = Op("SUM", operator.add, ops.SUM)
@@ -179,11 +179,11 @@ def kernel_of(op: Any, datatype: Datatype, where: str) -> ops.Op:
     if isinstance(op, ops.Op):
         return op
     hint = "; wrap a function in MPI.Op.Create()" if callable(op) else ""
-    raise UsageError(f"{where}: op={op!r} is no MPI.Op{hint}")
+    raise OpError(f"{where}: op={op!r} is no MPI.Op{hint}")
 
 
 def folded(op: Any, objects: Sequence[Any], where: str) -> Any:
     """Objects in rank order, folded by an Op or any function of two."""
     if not callable(op):
-        raise UsageError(f"{where}: op={op!r} is neither an MPI.Op nor a function of two objects")
+        raise OpError(f"{where}: op={op!r} is neither an MPI.Op nor a function of two objects")
     return reduce(op, objects)

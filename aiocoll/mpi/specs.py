@@ -18,7 +18,7 @@ from .. import errors
 from ..buffers import as_array, as_out
 from .constants import IN_PLACE
 from .datatypes import DATATYPE_NULL, Datatype, datatype_of, seen_as
-from .exceptions import TruncateError, UsageError, translated
+from .exceptions import CountError, TruncateError, UsageError, translated
 
 Array = NDArray[Any]
 Settle = Callable[[], None]
@@ -234,7 +234,7 @@ def _memory(
 def _cut(flat: Array, datatype: Datatype, count: int, at: int, where: str, back: Settle | None) -> Region:
     """``count`` items from item ``at`` on."""
     if count < 0 or at < 0:
-        raise UsageError(f"{where}: count {count} and displacement {at} must not be negative")
+        raise CountError(f"{where}: count {count} and displacement {at} must not be negative")
     if not datatype.derived:
         if at + count > flat.size:
             raise UsageError(

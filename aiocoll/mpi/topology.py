@@ -9,7 +9,7 @@ from typing import Any
 from ..sync import SyncGroup
 from . import constants
 from .communicators import Comm, Intracomm
-from .exceptions import UsageError
+from .exceptions import DimsError, UsageError
 
 
 class Cartcomm(Intracomm):
@@ -116,7 +116,7 @@ def checked(
     """The shape of a grid that has no more cells than there are ranks."""
     shape = [int(each) for each in ([dims] if isinstance(dims, int) else dims)]
     if any(each < 1 for each in shape) or math.prod(shape) > size:
-        raise UsageError(
+        raise DimsError(
             f"Create_cart on rank {rank}: a grid of {shape} needs {math.prod(shape)} ranks, and there are {size}; "
             "MPI.Compute_dims(size, number_of_axes) finds one that fits"
         )
@@ -132,10 +132,10 @@ def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:
     given = [0] * dims if isinstance(dims, int) else [int(each) for each in dims]
     fixed = math.prod(each for each in given if each)
     if nnodes < 1 or any(each < 0 for each in given) or nnodes % fixed:
-        raise UsageError(f"Compute_dims: {nnodes} ranks make no grid of {given} (0 is to be found)")
+        raise DimsError(f"Compute_dims: {nnodes} ranks make no grid of {given} (0 is to be found)")
     free = given.count(0)
     if not free and fixed != nnodes:
-        raise UsageError(f"Compute_dims: a grid of {given} has {fixed} cells, not {nnodes}")
+        raise DimsError(f"Compute_dims: a grid of {given} has {fixed} cells, not {nnodes}")
     found = iter(min(_factors(nnodes // fixed, free, nnodes)) if free else [])
     return [each or next(found) for each in given]
 

@@ -306,4 +306,6 @@ def test_markers_and_errors_are_copied_as_themselves() -> None:
     assert pickle.loads(pickle.dumps(MPI.IN_PLACE)) is MPI.IN_PLACE and copy.deepcopy(MPI.INFO_NULL) is MPI.INFO_NULL
     error = MPI.Exception("text")
     assert str(pickle.loads(pickle.dumps(error))) == "text" and error.error_class == error.error_code == MPI.ERR_OTHER
+    raised = MPI.Exception(MPI.ERR_RANK)
+    assert pickle.loads(pickle.dumps(raised)).error_class == raised.error_code == MPI.ERR_RANK
     assert MPI.Get_error_string(MPI.ERR_TRUNCATE) == "MPI_ERR_TRUNCATE" and MPI.Get_error_class(3) == 3

@@ -200,7 +200,35 @@ def test_what_is_refused(ranks: Ranks, call: Callable[[Any], None], words: str) 
     def body(comm: Any) -> None:
         with pytest.raises(MPI.Exception, match=words) as caught:
             call(comm)
-        assert isinstance(caught.value, UsageError) and caught.value.error_class == MPI.ERR_ARG
+        assert isinstance(caught.value, UsageError)
+
+    ranks(1, body)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda c: c.Bcast(np.ones(2), root=1), "ERR_ROOT"),
+        (lambda c: c.gather(1, root=-2), "ERR_ROOT"),
+        (lambda c: c.Reduce(np.ones(2), np.ones(2), root=1), "ERR_ROOT"),
+        (lambda c: c.send(1, dest=1), "ERR_RANK"),
+        (lambda c: c.Recv(np.ones(2), source=1), "ERR_RANK"),
+        (lambda c: c.iprobe(source=1), "ERR_RANK"),
+        (lambda c: c.Get_group().Incl([1]), "ERR_RANK"),
+        (lambda c: c.Send(np.ones(2), dest=0, tag=-3), "ERR_TAG"),
+        (lambda c: c.isend(1, dest=0, tag=MPI.ANY_TAG), "ERR_TAG"),
+        (lambda c: c.Send([np.ones(4), -1], 0), "ERR_COUNT"),
+        (lambda c: c.Allreduce(np.ones(2), np.ones(2), op=5), "ERR_OP"),
+        (lambda c: c.allreduce(2, op=5), "ERR_OP"),
+        (lambda c: c.Create_cart([2]), "ERR_DIMS"),
+        (lambda c: MPI.Compute_dims(5, [2, 0]), "ERR_DIMS"),
+    ],
+)
+def test_a_refusal_is_of_the_class_that_mpi_names(ranks: Ranks, call: Callable[[Any], None], kind: str) -> None:
+    def body(comm: Any) -> None:
+        with pytest.raises(MPI.Exception) as caught:
+            call(comm)
+        assert isinstance(caught.value, UsageError) and caught.value.Get_error_class() == getattr(MPI, kind)
 
     ranks(1, body)
 
