@@ -77,6 +77,8 @@ class Driver:
         self._ending = False
         self.operations: set[Started[Any]] = set()
         """What has begun and not ended; a loop holds its tasks only weakly."""
+        self._handed_over: set[threading.Event] = set()
+        """Set when calls end whose callers have left the loop to its thread, or when that ends without them."""
         self._home = os.getpid()
         _DRIVERS.add(self)
 
@@ -284,9 +286,14 @@ class Driver:
             INTERRUPTS.arrive()
             return None
         ended = threading.Event()
+        self._handed_over.add(ended)
         task.remove_done_callback(stop_loop)
-        task.add_done_callback(lambda _: ended.set())
+        task.add_done_callback(lambda _: self._has_ended(ended))
         return ended
+
+    def _has_ended(self, call: threading.Event) -> None:
+        self._handed_over.discard(call)
+        call.set()
 
     def _run_on_thread(self, make: Make[T]) -> T:
         self.refuse_if_unusable()
@@ -335,6 +342,10 @@ class Driver:
             loop.run_until_complete(asyncio.wait(left, timeout=ABANDON_SECONDS_MAX))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+        for operation in list(self.operations):  # what would not end when it was cancelled: nobody shall wait for it
+            operation.give_up()
+        for call in list(self._handed_over):
+            self._has_ended(call)
 
     def _forked(self) -> None:
         """In the child: every call must now go the long way, where it is refused."""

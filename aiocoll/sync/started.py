@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 from typing import TYPE_CHECKING, Any, Generic
 
+from ..errors import GroupBrokenError
 from .stepping import Continued, Make, T, coroutine_of
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Started(Generic[T]):
     def lost(self) -> bool:
         """Whether it has not come to a good end; asked when it can come to no other."""
         return not self._future.done() or self._future.exception() is not None
+
+    def give_up(self) -> None:
+        """Its loop has ended without it."""
+        self._settle(None, GroupBrokenError(f"{self.name} did not end when its world was closed, and was given up"))
 
     def refuse_to_block(self) -> None:
         if not self._future.done():

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
+from ..errors import GroupBrokenError
+
 T = TypeVar("T")
 Make = Callable[[], Awaitable[T]]
 
@@ -96,4 +98,6 @@ def outcome(task: asyncio.Task[T], loop: asyncio.AbstractEventLoop, ended: threa
         loop.call_soon_threadsafe(task.cancel)
         ended.wait(ABANDON_SECONDS_MAX)
         raise
+    if not task.done():
+        raise GroupBrokenError("this call did not end when its world was closed, and was given up")
     return task.result()

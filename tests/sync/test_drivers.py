@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import os
@@ -14,7 +15,7 @@ import warnings
 
 import pytest
 
-from aiocoll.errors import NotInitializedError, UsageError
+from aiocoll.errors import GroupBrokenError, NotInitializedError, UsageError
 from aiocoll.sync import Work
 from aiocoll.sync.drivers import Driver
 
@@ -322,3 +323,29 @@ def test_what_is_begun_in_the_last_moment_ends_too() -> None:
         driver.close()
         with pytest.raises(concurrent.futures.CancelledError):
             work.result(10)
+
+
+def test_what_does_not_end_when_it_is_cancelled_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it is told so when the world is closed: the caller whose loop has moved, and a Work's."""
+    monkeypatch.setattr("aiocoll.sync.drivers.ABANDON_SECONDS_MAX", 0.02)
+    driver, inside = Driver("w"), threading.Event()
+
+    async def stubborn() -> None:
+        await asyncio.sleep(0)  # what follows runs in a Task
+        asyncio.current_task()._log_destroy_pending = False  # type: ignore[union-attr]  # left over, as is wanted here
+        inside.set()
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await driver.loop.create_future()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        blocked = pool.submit(driver.run, stubborn)
+        assert inside.wait(10)
+        work = driver.begin(stubborn, "a call")
+        waiting = threading.Thread(target=work.exception, args=(10,))
+        waiting.start()
+        driver.close()
+        with pytest.raises(GroupBrokenError, match="did not end when its world was closed"):
+            blocked.result(10)
+        waiting.join(10)
+    assert isinstance(work.exception(), GroupBrokenError) and "a call did not end" in str(work.exception())
