@@ -94,10 +94,12 @@ def test_mpi_says_who_has_not_joined() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed; it is in the extra 'dev'")
     program = """if True:
         from mpi4py import MPI
-        import numpy as np, aiocoll.distributed as dist
+        import sys, numpy as np, aiocoll.distributed as dist
         world = MPI.COMM_WORLD
         said = ""
+        pair = world.Split(world.rank == 1)
         if world.rank != 1:
+            pair.Barrier()  # both come in time
             try:
                 dist.init_process_group("mpi", timeout=0.3)
             except TimeoutError as error:
@@ -106,7 +108,7 @@ def test_mpi_says_who_has_not_joined() -> None:
         dist.init_process_group("mpi", timeout=60)
         x = np.array([1.0 + world.rank])
         dist.all_reduce(x)
-        print(world.rank, x[0], said)
+        sys.stdout.write(f"{world.rank} {x[0]} {said}\\n")  # in one piece
     """
     command = [str(MPIEXEC), "-n", "3", sys.executable, "-c", program]
     words = "(1,) init_process_group: backend 'mpi' waited 0.3 s for ranks [1] of MPI's world of 3 to call it, too"

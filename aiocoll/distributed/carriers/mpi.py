@@ -21,6 +21,7 @@ from .base import Array
 _FOLDED = "?bhilqBHILQfdgFDG"
 _TAG_MAX: Final = 32767  # the least that an MPI may have
 _ANSWER_SECONDS: Final = 5.0
+_WORD, _ASKED, _HERE, _TOLD = "word", "asked", "here", "told"
 _PAUSE_SECONDS_MIN: Final = 50e-6
 _PAUSE_SECONDS_MAX: Final = 0.01
 
@@ -137,7 +138,8 @@ class MpiLibrary:
 
 class _Meeting:
     """Rank 0 and the others find each other, by messages, since MPI's collectives have no deadline: rank 0 hears of the
-    others, and tells them what comes of it. What was late in a meeting before is told from what is new by a token."""
+    others, asks each whether it is still there, and tells all what comes of it. A word that was said in vain in an
+    earlier meeting may lie there still: its token is not the one that its rank knows now, so nobody answers for it."""
 
     def __init__(self, mpi: Any, seconds: float) -> None:
         self._mpi, self._comm, self._seconds = mpi, mpi.COMM_WORLD, seconds
@@ -147,18 +149,16 @@ class _Meeting:
     def called(self, word: Any, answer: Callable[[list[Any]], Any]) -> Any:
         """Rank 0's part."""
         words: dict[int, tuple[bytes, Any]] = {0: (b"", word)}
-        size = self._comm.Get_size()
+        here, size = {0}, self._comm.Get_size()
         try:
-            while len(words) < size:
-                if not self._heard(words, self._until):
-                    missing = [rank for rank in range(size) if rank not in words]
+            while len(here) < size:
+                if not self._heard(words, here):
+                    missing = [rank for rank in range(size) if rank not in here]
                     raise RendezvousTimeoutError(
                         f"init_process_group: backend 'mpi' waited {self._seconds:g} s for ranks {missing} of MPI's "
                         f"world of {size} to call it, too",
                         missing=tuple(missing),
                     )
-            while self._heard(words, 0.0):
-                pass  # the last word of each rank is the one that it wants answered
             said = answer([words[rank][1] for rank in range(size)])
         except Exception as error:
             self._tell(words, str(error), getattr(error, "missing", ()))
@@ -166,25 +166,35 @@ class _Meeting:
         self._tell(words, "", said)
         return said
 
-    def _heard(self, words: dict[int, tuple[bytes, Any]], until: float) -> bool:
-        """Takes one word more; False if none has come by then."""
-        source = self._next(self._mpi.ANY_SOURCE, until)
-        if source is not None:
-            words[source] = self._comm.recv(source=source, tag=self._tag)
-        return source is not None
+    def _heard(self, words: dict[int, tuple[bytes, Any]], here: set[int]) -> bool:
+        """Takes one message more: a word, whose rank is asked whether it waits, or its yes; False if it is too late."""
+        source = self._next(self._mpi.ANY_SOURCE, self._until)
+        if source is None:
+            return False
+        kind, token, word = self._comm.recv(source=source, tag=self._tag)
+        if kind == _WORD:
+            words[source] = (token, word)
+            here.discard(source)
+            self._comm.send((_ASKED, token, "", None), source, self._tag)
+        elif token == words[source][0]:
+            here.add(source)
+        return True
 
     def _tell(self, words: dict[int, tuple[bytes, Any]], trouble: str, said: Any) -> None:
         for rank, (token, _) in words.items():
             if rank:
-                self._comm.send((token, trouble, said), rank, self._tag)  # small, so it waits for nobody
+                self._comm.send((_TOLD, token, trouble, said), rank, self._tag)  # small, so it waits for nobody
 
     def answered(self, word: Any) -> Any:
         """The others' part: rank 0 may know who is missing, so it is given a little longer."""
         mine = secrets.token_bytes(8)
-        self._comm.send((mine, word), 0, self._tag)
+        self._comm.send((_WORD, mine, word), 0, self._tag)
         while self._next(0, self._until + _ANSWER_SECONDS) is not None:
-            token, trouble, said = self._comm.recv(source=0, tag=self._tag)
+            kind, token, trouble, said = self._comm.recv(source=0, tag=self._tag)
             if token != mine:
+                continue
+            if kind == _ASKED:
+                self._comm.send((_HERE, mine, None), 0, self._tag)
                 continue
             if trouble:
                 raise (RendezvousTimeoutError if said else RendezvousError)(trouble, missing=said)
