@@ -21,13 +21,13 @@ def accuracy(output: str) -> float:
 
 @pytest.mark.slow
 def test_four_ranks_learn_and_agree_with_one(job: Job) -> None:
-    output = job(4, EXAMPLE, "--check").stdout
+    output = job(4, EXAMPLE, "--epochs", "20", "--check").stdout
     assert accuracy(output) >= 95
-    assert re.search(r"4 ranks: 86,280 images in [\d.]+ s, [\d,]+ images per second", output)
+    assert re.search(r"4 ranks: 28,760 images in [\d.]+ s, [\d,]+ images per second", output)
     difference = re.search(r"largest difference .*: ([\d.e+-]+)", output)
     assert difference and float(difference[1]) < 1e-6
-    assert "[##############################] epoch  60/60" in output  # the bar of rank 0 alone
-    assert output.count("epoch  60/60") == 1
+    assert "[##############################] epoch  20/20" in output  # the bar of rank 0 alone
+    assert output.count("epoch  20/20") == 1
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_separate_jobs_of_different_size_end_with_the_same_weights(job: Job, tmp
     weights = {}
     for ranks in (0, 1, 3, 4):  # 0: without a runner, a world of one
         file = tmp_path / f"weights{ranks}.npy"
-        job(ranks, EXAMPLE, "--save", str(file))
+        job(ranks, EXAMPLE, "--epochs", "15", "--save", str(file))
         weights[ranks] = np.load(file)
     assert np.abs(weights[0]).max() > 0.1
     for ranks in (1, 3, 4):
