@@ -328,20 +328,21 @@ def test_what_is_begun_in_the_last_moment_ends_too() -> None:
 def test_what_does_not_end_when_it_is_cancelled_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for it is told so when the world is closed: the caller whose loop has moved, and a Work's."""
     monkeypatch.setattr("aiocoll.sync.drivers.ABANDON_SECONDS_MAX", 0.02)
-    driver, inside = Driver("w"), threading.Event()
+    driver, inside = Driver("w"), threading.Semaphore(0)
 
     async def stubborn() -> None:
         await asyncio.sleep(0)  # what follows runs in a Task
         asyncio.current_task()._log_destroy_pending = False  # type: ignore[union-attr]  # left over, as is wanted here
-        inside.set()
+        inside.release()
         while True:
             with contextlib.suppress(asyncio.CancelledError):
                 await driver.loop.create_future()
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         blocked = pool.submit(driver.run, stubborn)
-        assert inside.wait(10)
+        assert inside.acquire(timeout=10)
         work = driver.begin(stubborn, "a call")
+        assert inside.acquire(timeout=10)
         waiting = threading.Thread(target=work.exception, args=(10,))
         waiting.start()
         driver.close()
