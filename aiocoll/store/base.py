@@ -184,14 +184,20 @@ class CallStore(ABC):
         """The error of a wait that took too long."""
         keys = list(args)
         shown = ", ".join(repr(key) for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
-        what = "nothing was pushed to queue" if op == "queue_pop" else "nobody has set"
+        what = "nobody has set" if len(keys) == 1 else "nobody has set all of"
+        if op == "queue_pop":
+            what = "nothing was pushed to queue"
         return RendezvousTimeoutError(f"{self.where}: {what} {shown} within {elapsed:.1f} s{note}")
+
+
+class StoreTypeError(UsageError, TypeError):
+    """A key of the wrong type."""
 
 
 def check_key(key: str) -> str:
     """The key itself, or UsageError."""
     if not isinstance(key, str):
-        raise UsageError(f"store: a key must be str, not {type(key).__name__}")
+        raise StoreTypeError(f"store: a key must be str, not {type(key).__name__}")
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
@@ -204,7 +210,7 @@ def check_key(key: str) -> str:
 def check_keys(keys: Iterable[str]) -> list[str]:
     """The keys as a list, or UsageError; one str is taken for a mistake, not for its letters."""
     if isinstance(keys, str | bytes):
-        raise UsageError(f"store: keys must be a list of str, not the one {type(keys).__name__} {keys!r}")
+        raise StoreTypeError(f"store: keys must be a list of str, not the one {type(keys).__name__} {keys!r}")
     checked = [check_key(key) for key in keys]
     if len(checked) > KEYS_PER_CALL_MAX:
         raise UsageError(f"store: {len(checked)} keys in one call, the limit is {KEYS_PER_CALL_MAX}")

@@ -148,7 +148,10 @@ class Store:
 def value_bytes(key: str, value: Any) -> bytes:
     """A value as bytes; text is UTF-8."""
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise RuntimeUsageError(f"store: the value of {key!r} is not valid Unicode text: {error}") from error
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeUsageError(f"store: the value of {key!r} must be str or bytes, got {type(value).__name__}")
