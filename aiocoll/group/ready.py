@@ -20,9 +20,7 @@ READY_MAX: Final = 256
 class Forks:
     """How often this process has become another: what was made before belongs to its parent."""
 
-    count: int
-
-    count = 0
+    count: int = 0
 
     @classmethod
     def forked(cls) -> None:

@@ -1,4 +1,4 @@
-"""agree and shrink: what members do together after a failure, though more of them may die meanwhile.
+"""agree, shrink, exclude, abort: what members do after a failure, though more of them may die meanwhile.
 
 The rule: these calls have numbers of their own, so they meet whatever calls the failure left unfinished; who is left
 behind is told so, and by what.

@@ -2,10 +2,10 @@
 
 The rule: this package adds no behaviour to the async API, it only waits for it.
 
-- ``group``: SyncGroup, the methods of Group, blocking; ``start``: the same, started
+- ``group``: SyncGroup, the methods of Group, blocking, over ``calls`` and ``about``; ``start``: the same, started
 - ``work``: a call under way, seen from outside; ``started``: the same on its loop
 - ``leaving``: worlds that a program did not leave
-- ``drivers``: who runs the loop; ``stepping``: how a coroutine is run by hand
+- ``drivers``: who runs the loop; ``stepping``: how a coroutine is run by hand; ``interrupt``: when Ctrl-C arrives
 """
 
 from __future__ import annotations
