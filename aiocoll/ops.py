@@ -186,7 +186,7 @@ def _call(function: Callable[[Array, Array], Any], shape: tuple[int, ...], dtype
         args = (left.reshape(shape).copy(), right.reshape(shape).copy())
         try:
             result = context.copy().run(function, *args)
-        except (Exception, SystemExit, GeneratorExit) as exc:  # which would otherwise end a loop, or a coroutine, of ours
+        except (Exception, SystemExit, GeneratorExit) as exc:  # which would end a loop of ours, too
             raise UsageError(f"{where} raised {type(exc).__name__}: {exc}") from exc
         np.copyto(out.reshape(shape), _checked(result, shape, dtype, where))
 

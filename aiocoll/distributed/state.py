@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NoReturn
 
 from ..errors import NotInitializedError
 from ..sync import SyncGroup
@@ -71,6 +72,9 @@ class ProcessGroup:
             raise NotInitializedError(f"{self!r} was destroyed: make a new group with new_group()")
         return self._member
 
+    def __reduce__(self) -> NoReturn | str:
+        raise TypeError(f"{self!r} is neither copied nor pickled: it is this process's; new_group() makes another one")
+
     def __repr__(self) -> str:
         return f"ProcessGroup({self._member!r})"
 
@@ -85,6 +89,9 @@ class World(ProcessGroup):
 
     def member(self) -> SyncGroup:
         return world()
+
+    def __reduce__(self) -> str:
+        return "WORLD"  # of this module: copied and pickled by name
 
     def __repr__(self) -> str:
         return f"group.WORLD({STATE.world!r})" if STATE.world is not None else "group.WORLD(not initialized)"

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, cast, overload
+from typing import Any, Final, NoReturn, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,10 @@ class Group(Reductions, Messages, Recoveries, Growing):
         self.local_rank, self.local_size = local.index(self.rank), len(local)
         if owner:
             self._own()
+
+    def __reduce__(self) -> NoReturn:
+        """A copy would end the world when it goes."""
+        raise TypeError(f"{self!r} is neither copied nor pickled: it is this process's; dup() makes a twin of a group")
 
     def __repr__(self) -> str:
         state = "closed" if self._scope.closed else "broken" if self.broken else "open"

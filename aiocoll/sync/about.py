@@ -6,7 +6,7 @@ The rule: nothing here waits or sends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .drivers import Driver
 
@@ -28,6 +28,10 @@ class About:
         self._group, self._driver = group, driver
         self._closed = False
         self._numbers: dict[int, int] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        """A copy would end the world when it goes."""
+        raise TypeError(f"{self!r} is neither copied nor pickled: it is this process's; dup() makes a twin of a group")
 
     def __repr__(self) -> str:
         return f"SyncGroup({self._group!r}, {self._driver!r})"
