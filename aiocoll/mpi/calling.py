@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
 from ..sync import SyncGroup, Work
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..group import Group
 
 Plan = Callable[["Group"], Awaitable[Any]]
+T = TypeVar("T")
 
 
 def followed_by(plan: Plan, after: Callable[[Any], Any]) -> Plan:
@@ -64,10 +65,11 @@ def started(group: SyncGroup, plan: Plan, what: str) -> Work[Any]:
     return work
 
 
-def collective(group: SyncGroup, what: str, planned: Callable[[], Plan]) -> Plan:
-    """The plan of a collective. What it refuses is refused for all ranks: they do not wait for this one."""
+def collective(group: SyncGroup, what: str, judge: Callable[[], T]) -> T:
+    """What ``judge()`` makes of a collective's arguments: its plan, say. What it refuses is refused for all ranks: they
+    do not wait for this one."""
     try:
-        return planned()
+        return judge()
     except errors.UsageError as error:
         refusal: errors.UsageError = error
         cause = error.__cause__

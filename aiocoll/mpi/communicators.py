@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import AiocollError
 from ..sync import SyncGroup
 from . import constants
+from .calling import collective
 from .collectives import Collectives
 from .exceptions import NotInitializedError, UsageError, outside, translated
 from .groups import Group
@@ -158,19 +159,25 @@ class Comm(Messages, Collectives, Objects):
     def Split_type(self, split_type: int, key: int = 0, info: Any = constants.INFO_NULL) -> Intracomm:
         """``MPI.COMM_TYPE_SHARED``: the ranks of my host."""
         group = self._group
-        if split_type == constants.UNDEFINED:
-            return self._child(self._split(constants.UNDEFINED, key))
-        if split_type != constants.COMM_TYPE_SHARED:
-            raise UsageError(f"Split_type on rank {group.rank}: only MPI.COMM_TYPE_SHARED is known")
-        return self._child(self._split(group.hosts.index(group.hosts[group.rank]), key))
+
+        def color() -> int:
+            if split_type == constants.UNDEFINED:
+                return constants.UNDEFINED
+            if split_type != constants.COMM_TYPE_SHARED:
+                raise UsageError(f"Split_type on rank {group.rank}: only MPI.COMM_TYPE_SHARED is known")
+            return group.hosts.index(group.hosts[group.rank])
+
+        return self._child(self._split(collective(group, "split", color), key))
 
     def Create(self, group: Group) -> Intracomm:
         """The ranks of ``group``; called by all of this communicator, COMM_NULL for those who are not in it."""
         mine = self._group.ranks[self._group.rank]
-        self._check_members(group, "Create")
-        color = min(group.ranks) if mine in group.ranks else constants.UNDEFINED
-        key = group.ranks.index(mine) if mine in group.ranks else 0
-        return self._child(self._split(color, key))
+
+        def place() -> tuple[int, int]:
+            self._check_members(group, "Create")
+            return (min(group.ranks), group.ranks.index(mine)) if mine in group.ranks else (constants.UNDEFINED, 0)
+
+        return self._child(self._split(*collective(self._group, "split", place)))
 
     def Create_group(self, group: Group, tag: int = 0) -> Intracomm:
         """The same, called by the ranks of ``group`` only."""
@@ -296,7 +303,7 @@ class Intracomm(Comm):
         from .topology import Cartcomm, checked
 
         inner = self._group
-        shape, around = checked(dims, periods, inner.size, inner.rank)
+        shape, around = collective(inner, "split", lambda: checked(dims, periods, inner.size, inner.rank))
         cells = math.prod(shape)
         made = self._split(0 if inner.rank < cells else constants.UNDEFINED, inner.rank)
         return Cartcomm(made, self, shape, around)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..sync import SyncGroup
 from . import constants
+from .calling import collective
 from .communicators import Comm, Intracomm
 from .exceptions import DimsError, UsageError
 
@@ -96,12 +97,16 @@ class Cartcomm(Intracomm):
 
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """The part of the grid that I am in when the other axes are cut: rows, columns, planes."""
-        if len(remain_dims) != len(self._dims):
-            raise UsageError(f"Sub: {len(remain_dims)} flags for {len(self._dims)} axes; one per axis is needed")
-        color = 0
-        for at, n, remains in zip(self.coords, self._dims, remain_dims, strict=True):
-            color = color * n + (0 if remains else at)
-        made = self._split(color, self.rank)
+
+        def plane() -> int:
+            if len(remain_dims) != len(self._dims):
+                raise UsageError(f"Sub: {len(remain_dims)} flags for {len(self._dims)} axes; one per axis is needed")
+            color = 0
+            for at, n, remains in zip(self.coords, self._dims, remain_dims, strict=True):
+                color = color * n + (0 if remains else at)
+            return color
+
+        made = self._split(collective(self._group, "split", plane), self.rank)
         kept = [axis for axis, remains in enumerate(remain_dims) if remains]
         return Cartcomm(made, self, [self._dims[axis] for axis in kept], [self._periods[axis] for axis in kept])
 

@@ -267,6 +267,27 @@ def test_what_is_refused_is_refused_for_all_and_the_communicator_lives(
     assert re.search(words, said), said
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, bad: c.Split(Stranger() if bad else 0),
+        lambda c, bad: c.Split_type(17 if bad else MPI.COMM_TYPE_SHARED),
+        lambda c, bad: c.Create(None if bad else c.Get_group()),
+        lambda c, bad: c.Create_cart([3] if bad else [2]),
+        lambda c, bad: c.Create_cart([2, 1]).Sub([True] if bad else [True, False]),
+    ],
+)
+def test_a_communicator_that_one_rank_refuses_to_make_is_made_by_none(
+    ranks: Ranks, call: Callable[[Any, bool], Any]
+) -> None:
+    def body(comm: Any) -> None:
+        with pytest.raises(UsageError, match="rank 1|Sub"):
+            call(comm, comm.rank == 1)
+        assert comm.allreduce(comm.rank) == 1
+
+    ranks(2, body, timeout=20)
+
+
 def test_d5_counts_that_root_and_leaf_see_differently_raise(ranks: Ranks) -> None:
     """Gatherv whose root expects another count than a leaf gives is an error on the root, and touches nothing."""
 
