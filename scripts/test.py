@@ -1,6 +1,6 @@
 """Sets up aiocoll in this checkout and runs all its checks: python3 scripts/test.py [--quick] [--coverage] [ARGUMENTS]
 
-ARGUMENTS go to pytest. Without any, tests that only compute run beside those that also wait, and their output follows.
+ARGUMENTS go to pytest. Without any, tests that mostly compute run beside those that also wait, and their output follows.
 The rule: lint, types and the import contract are tests too, so pytest's exit status is the script's and pytest's
 summary is the last line.
 """
@@ -15,8 +15,11 @@ from pathlib import Path
 
 from environment import ROOT, clean_environment, prepare, say
 
-COMPUTING = ("algorithms", "architecture", "buffers", "observe", "ops", "patterns", "sim", "tuning", "wire")
-"""Tests that keep a core busy and use no port: nothing that they do is in the others' way."""
+BESIDE = (
+    "algorithms", "architecture", "buffers", "compat", "docs", "mpi", "observe", "ops", "patterns", "sim", "testing",
+    "tuning", "typing", "wire",
+)  # fmt: skip
+"""The half of the tests that mostly computes: nothing that it does is in the others' way, and it takes as long."""
 
 
 def main() -> int:
@@ -40,8 +43,8 @@ def _python(python: Path, *module: str) -> int:
 def _side_by_side(python: Path, arguments: list[str]) -> int:
     """All tests, in two processes at a time; the output of the second one follows that of the first."""
     folders = sorted(each.name for each in (ROOT / "tests").iterdir() if each.is_dir() and each.name != "__pycache__")
-    computing = [f"tests/{name}" for name in folders if name in COMPUTING]
-    others = [f"tests/{name}" for name in folders if name not in COMPUTING]
+    computing = [f"tests/{name}" for name in folders if name in BESIDE]
+    others = [f"tests/{name}" for name in folders if name not in BESIDE]
     command = [str(python), "-m", "pytest", *arguments, "-p", "no:cacheprovider", *computing]
     with tempfile.TemporaryFile("w+") as said:
         with subprocess.Popen(command, cwd=ROOT, env=clean_environment(), stdout=said, stderr=said) as beside:
