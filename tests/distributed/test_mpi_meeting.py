@@ -1,10 +1,8 @@
-"""How the ranks of MPI's world find each other: over messages of a fake that lie in queues, without any MPI."""
+"""How ranks of MPI meet with a deadline: rank 0's part, over an MPI of which only this rank exists."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,90 +10,65 @@ import pytest
 from aiocoll.distributed.carriers.mpi import _Meeting
 from aiocoll.errors import RendezvousTimeoutError
 
-Mail = dict[tuple[int, int], deque[Any]]
-SECONDS = 20.0
-
 
 class Status:
-    """Where a message came from."""
-
-    source = -1
+    source = 0
 
     def Get_source(self) -> int:
         return self.source
 
 
-class World:
-    """One rank's MPI, which has nothing but messages to and from others."""
+class FakeMpi:
+    """COMM_WORLD of three, in which messages lie; the others answer at once while they wait (``present``)."""
 
-    ANY_SOURCE = -1
-    Status = Status
+    ANY_SOURCE, TAG_UB, Status = -1, 7, Status
 
-    def __init__(self, mail: Mail, rank: int, size: int) -> None:
-        self.mail, self.rank, self.size, self.COMM_WORLD = mail, rank, size, self
-
-    def Get_attr(self, key: int) -> None:
-        return None
-
-    TAG_UB = 0
+    def __init__(self, *lying: tuple[int, Any]) -> None:
+        self.COMM_WORLD = self
+        self.lying, self.sent = deque(lying), list[tuple[int, Any]]()
+        self.present: dict[int, bytes] = {}
 
     def Get_size(self) -> int:
-        return self.size
+        return 3
 
-    def send(self, data: Any, dest: int, tag: int) -> None:
-        self.mail[self.rank, dest].append(data)
-
-    def recv(self, source: int, tag: int) -> Any:
-        return self.mail[source, self.rank].popleft()
+    def Get_attr(self, key: int) -> int:
+        return 99
 
     def iprobe(self, source: int, tag: int, status: Status) -> bool:
-        for each in range(self.size) if source == self.ANY_SOURCE else [source]:
-            if self.mail[each, self.rank]:
-                status.source = each
-                return True
-        return False
+        if self.lying:
+            status.source = self.lying[0][0]
+        return bool(self.lying)
+
+    def recv(self, source: int, tag: int) -> Any:
+        sender, message = self.lying.popleft()
+        assert sender == source
+        return message
+
+    def send(self, message: Any, rank: int, tag: int) -> None:
+        self.sent.append((rank, message))
+        kind, token = message[:2]
+        if kind == "asked" and self.present.get(rank) == token:
+            self.lying.append((rank, ("here", token, None)))
 
 
-def post(size: int) -> Mail:
-    return {(source, target): deque() for source in range(size) for target in range(size)}
+def told(mpi: FakeMpi) -> dict[int, Any]:
+    return {rank: message[1:] for rank, message in mpi.sent if message[0] == "told"}
 
 
-def met(mail: Mail, rank: int, size: int, seconds: float = SECONDS) -> Any:
-    """Each rank's word is its number; the answer is all of them."""
-    meeting = _Meeting(World(mail, rank, size), seconds)
-    return meeting.called(rank, list) if rank == 0 else meeting.answered(rank)
+def test_what_an_attempt_that_failed_has_left_is_nobodys_answer() -> None:
+    """Words and answers of it come first, also the answer of a rank whose word was taken then."""
+    mpi = FakeMpi(
+        (2, ("here", b"old", None)), (1, ("word", b"old", "h1?")), (1, ("here", b"old", None)),
+        (2, ("word", b"two", "h2")), (1, ("word", b"one", "h1")),
+    )  # fmt: skip
+    mpi.present = {1: b"one", 2: b"two"}
+    assert _Meeting(mpi, 10).called("h0", "-".join) == "h0-h1-h2"
+    assert told(mpi) == {1: (b"one", "", "h0-h1-h2"), 2: (b"two", "", "h0-h1-h2")}
 
 
-def test_all_get_the_answer_to_all_words() -> None:
-    mail = post(4)
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda rank: met(mail, rank, 4), range(4))) == [[0, 1, 2, 3]] * 4
-    assert not any(mail.values())
-
-
-def test_a_word_of_a_meeting_that_failed_is_no_rank_that_waits_now() -> None:
-    """Rank 1 was too late once, and what it said lies there when rank 0 meets again, before rank 1 does."""
-    mail = post(3)
-    with pytest.raises(RendezvousTimeoutError) as caught:
-        met(mail, 0, 3, 0.0)
-    assert caught.value.missing == (1, 2)
-    late = _Meeting(World(mail, 1, 3), -60.0)  # so late that it does not wait at all
-    with pytest.raises(RendezvousTimeoutError, match="rank 0 of MPI's world"):
-        late.answered("old")
-    with ThreadPoolExecutor(3) as pool:
-        first, third = pool.submit(met, mail, 0, 3), pool.submit(met, mail, 2, 3)
-        end = time.monotonic() + SECONDS
-        while mail[1, 0] or not mail[0, 1] or mail[2, 0] or mail[0, 2]:  # rank 0 has heard both, and asked
-            assert time.monotonic() < end
-            time.sleep(0)
-        assert not first.done() and not third.done()
-        assert met(mail, 1, 3) == first.result() == third.result() == [0, 1, 2]
-
-
-def test_who_said_something_and_went_away_is_missing() -> None:
-    mail = post(2)
-    with pytest.raises(RendezvousTimeoutError):
-        _Meeting(World(mail, 1, 2), -60.0).answered("old")
-    with pytest.raises(RendezvousTimeoutError, match=r"ranks \[1\]") as caught:
-        met(mail, 0, 2, 0.05)
-    assert caught.value.missing == (1,)
+def test_those_who_have_come_hear_who_has_not() -> None:
+    mpi = FakeMpi((2, ("word", b"two", "h2")), (1, ("word", b"old", "h1")))
+    mpi.present = {2: b"two"}
+    with pytest.raises(RendezvousTimeoutError, match=r"0.05 s for ranks \[1\] of MPI's world of 3") as caught:
+        _Meeting(mpi, 0.05).called("h0", "-".join)
+    assert caught.value.missing == (1,) and told(mpi)[2][::2] == (b"two", (1,))

@@ -176,7 +176,7 @@ class _Meeting:
             words[source] = (token, word)
             here.discard(source)
             self._comm.send((_ASKED, token, "", None), source, self._tag)
-        elif token == words[source][0]:
+        elif source in words and token == words[source][0]:
             here.add(source)
         return True
 
