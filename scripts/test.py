@@ -1,6 +1,6 @@
 """Sets up aiocoll in this checkout and runs all its checks: python3 scripts/test.py [--quick] [--coverage] [ARGUMENTS]
 
-ARGUMENTS go to pytest. Without any, tests that mostly compute run beside those that also wait, and their output follows.
+ARGUMENTS go to pytest. Without any, tests that mostly compute run beside those that also wait; their output follows.
 The rule: lint, types and the import contract are tests too, so pytest's exit status is the script's and pytest's
 summary is the last line.
 """
