@@ -15,11 +15,14 @@ begins with ``then`` below the block holds what must be true afterwards.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
+"""Variables for a program that lies elsewhere and whose library is this one."""
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 HOW = ("given", "blocking", "alone", "file", "by")
 _BLOCK = re.compile(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -20,10 +19,9 @@ import aiocoll.distributed
 import aiocoll.mpi
 import aiocoll.sync
 
-from .snippets import PAGES, ROOT, taken
+from .snippets import HERE, PAGES, ROOT, taken
 
 LOGGERS = ("stall",)
-HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")

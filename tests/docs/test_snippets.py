@@ -16,7 +16,7 @@ import pytest
 import aiocoll
 
 from .ranks import compiled, executed
-from .snippets import HOW, PAGES, ROOT, Snippet, python, snippets
+from .snippets import HERE, HOW, PAGES, ROOT, Snippet, python, snippets
 
 ALL = [each for page in PAGES for each in python(page)]
 ON_RANKS = [each for each in ALL if each.how in ("given", "blocking")]
@@ -35,7 +35,7 @@ def test_on_three_ranks(tmp_path: Path) -> None:
     listed.write_text(json.dumps([dataclasses.asdict(each) for each in ON_RANKS]))
     driver = Path(__file__).with_name("ranks.py")
     command = [sys.executable, "-m", "aiocoll", "run", "-n", "3", "--timeout", "100", str(driver), str(listed)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=tmp_path, env=HERE, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 
@@ -61,10 +61,3 @@ def test_by_another_test(snippet: Snippet) -> None:
 def test_files_are_used_by_a_command_of_their_page(snippet: Snippet) -> None:
     used = [each.code for each in snippets(ROOT / snippet.page) if each.language == "console"]
     assert snippet.argument in "".join(used), f"{snippet.where}: no command of the page runs {snippet.argument}"
-
-
-def environment() -> dict[str, str]:
-    """Variables for a job whose scripts lie elsewhere and whose library is this one."""
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
