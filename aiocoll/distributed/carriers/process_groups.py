@@ -6,7 +6,6 @@ in as tensors over the same memory, and for NCCL by way of the GPU.
 
 from __future__ import annotations
 
-import itertools
 import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -22,10 +21,10 @@ _OP = {"PROD": "PRODUCT"}
 
 
 class TorchComm:
-    """One group's process group, the store in which it met, and the device on which its tensors lie."""
+    """One group's process group, the stores in which it met, and the device on which its tensors lie."""
 
-    def __init__(self, torch: Any, group: Any, store: Any, device: str, size: int) -> None:
-        self._torch, self._group, self._store, self._device, self._size = torch, group, store, device, size
+    def __init__(self, torch: Any, group: Any, stores: Any, device: str, size: int) -> None:
+        self._torch, self._group, self._stores, self._device, self._size = torch, group, stores, device, size
 
     def __repr__(self) -> str:
         return f"TorchComm({self._group!r}, {self._device!r})"
@@ -69,7 +68,7 @@ class TorchComm:
         )
 
     def free(self) -> None:
-        group, self._group, self._store = self._group, None, None
+        group, self._group, self._stores = self._group, None, None
         if hasattr(group, "shutdown"):  # torch before 2.7 ends one with its last reference
             group.shutdown()
 
@@ -120,8 +119,8 @@ class TorchLibrary:
         self._torch: Any = torch
         self.name, self.title = name, f"{name} (torch {torch.__version__})"
         self._device = device or ("cpu" if name == "gloo" else f"cuda:{torch.cuda.current_device()}")
-        self._made = itertools.count()
-        self._stores: list[Any] = []
+        self._hosted: dict[str, Any] = {}
+        """The stores that this rank hosts, by what their guests were told."""
 
     def __repr__(self) -> str:
         return f"TorchLibrary({self.name!r}, {self._device!r})"
@@ -140,7 +139,7 @@ class TorchLibrary:
         store = self._torch.distributed.TCPStore(
             host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
-        self._stores.append(store)
+        self._hosted[f"{host} {port}"] = store
         return f"{host} {port}"
 
     def open(self, meeting: str, tag: int, ranks: Sequence[int], rank: int, seconds: float) -> TorchComm:
@@ -148,6 +147,7 @@ class TorchLibrary:
         limit = timedelta(seconds=seconds)
         dist = self._torch.distributed
         store = dist.PrefixStore(f"{tag}", dist.TCPStore(host, int(port), timeout=limit, wait_for_workers=False))
+        hosted = None if self.name == "nccl" else self._hosted.pop(meeting, None)  # NCCL's watchers look into it later
         if self.name == "gloo":
             options = dist.ProcessGroupGloo._Options()
             options._timeout = limit
@@ -160,10 +160,10 @@ class TorchLibrary:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = limit
             group = dist.ProcessGroupNCCL(store, rank, len(ranks), options)
-        return TorchComm(self._torch, group, store, self._device, len(ranks))
+        return TorchComm(self._torch, group, (store, hosted), self._device, len(ranks))
 
     def close(self) -> None:
-        self._stores.clear()
+        self._hosted.clear()
 
 
 class _Seen:
