@@ -126,25 +126,38 @@ def local_list(tensors: Any, what: str, rank: int) -> list[Output]:
 
 def local_outputs(tensors: Any, what: str, name: str, rank: int) -> list[Output]:
     """A list of tensors to fill, of any counts and dtypes."""
+    return [Output(each, f"{what}: {name}[{index}]", rank) for index, each in enumerate(_some(tensors, what, rank))]
+
+
+def _some(tensors: Any, what: str, rank: int) -> Sequence[Any]:
+    """A list that is not empty."""
     if isinstance(tensors, str) or not isinstance(tensors, Sequence):
         raise TypeUsageError(f"{what} on rank {rank}: expected a list of tensors, got {type(tensors).__name__}")
     if not tensors:
         raise RuntimeUsageError(f"{what} on rank {rank}: the list of tensors is empty")
-    return [Output(each, f"{what}: {name}[{index}]", rank) for index, each in enumerate(tensors)]
+    return tensors
 
 
-def same_kind(outputs: Sequence[Output], like: Array, what: str, rank: int, *, uneven: bool = False) -> None:
-    """Every output has the dtype (and, unless ``uneven``, the count) of ``like``."""
-    for index, output in enumerate(outputs):
-        if output.flat.dtype.newbyteorder("=") != like.dtype.newbyteorder("="):
+def local_inputs(tensors: Any, what: str, name: str, rank: int) -> list[Array]:
+    """A list of tensors that are only read, one per local device, all of one count and dtype."""
+    inputs = [input_of(each, f"{what}: {name}[{index}]", rank) for index, each in enumerate(_some(tensors, what, rank))]
+    same_kind(inputs, inputs[0], what, rank)
+    return inputs
+
+
+def same_kind(tensors: Sequence[Output | Array], like: Array, what: str, rank: int, *, uneven: bool = False) -> None:
+    """Every tensor of the list has the dtype (and, unless ``uneven``, the count) of ``like``."""
+    for index, each in enumerate(tensors):
+        flat = each.flat if isinstance(each, Output) else each
+        if flat.dtype.newbyteorder("=") != like.dtype.newbyteorder("="):
             raise RuntimeUsageError(
                 f"{what} on rank {rank}: tensor types do not match: number {index} of the list is "
-                f"{output.flat.dtype}, the tensor is {like.dtype}"
+                f"{flat.dtype}, the tensor is {like.dtype}"
             )
-        if not uneven and output.flat.size != like.size:
+        if not uneven and flat.size != like.size:
             raise RuntimeUsageError(
                 f"{what} on rank {rank}: tensor sizes do not match: number {index} of the list has "
-                f"{output.flat.size} elements, the tensor {like.size}"
+                f"{flat.size} elements, the tensor {like.size}"
             )
 
 

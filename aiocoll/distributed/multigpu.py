@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..ops import Op, fold_all
-from .arguments import Array, Output, local_list, root_of, same_kind
+from .arguments import Array, Output, integer, local_inputs, local_list, root_of, same_kind
 from .constants import ReduceOp, op_of, prepared
 from .filling import refuse_overlap
 from .refusals import RuntimeUsageError, TypeUsageError
@@ -45,6 +45,7 @@ def broadcast_multigpu(
         lambda g: g.broadcast(first, root, out=first),
         async_op,
         lambda _: _to_all(first, outputs),
+        tensor_list,
     )
 
 
@@ -72,6 +73,7 @@ def all_reduce_multigpu(
         lambda g: g.all_reduce(partial, reduction, out=partial),
         async_op,
         lambda _: _to_all(partial, outputs),
+        tensor_list,
     )
 
 
@@ -108,6 +110,7 @@ def reduce_multigpu(
         lambda g: g.reduce(partial, reduction, root, out=partial if root == member.rank else None),
         async_op,
         lambda _: _to_all(partial, [chosen] if root == member.rank else []),
+        tensor_list,
     )
 
 
@@ -132,16 +135,17 @@ def all_gather_multigpu(
         return None
     what, rank = "all_gather_multigpu", member.rank
     with judging(member, "all_gather"):
-        inputs = local_list(input_tensor_list, what, rank)
-        lists = _output_lists(output_tensor_lists, member.size * len(inputs), inputs[0].flat, rank)
-    mine = np.concatenate([each.flat for each in inputs])
+        inputs = local_inputs(input_tensor_list, what, "input_tensor_list", rank)
+        lists = _output_lists(output_tensor_lists, member.size * len(inputs), inputs[0], rank)
+    mine = np.concatenate(inputs)
     table = np.empty((member.size, mine.size), mine.dtype)
     return call(
         member,
         what,
         lambda g: g.all_gather(mine, out=table),
         async_op,
-        lambda _: _fill(lists, table, inputs[0].flat.size),
+        lambda _: _fill(lists, table, inputs[0].size),
+        [each for row in output_tensor_lists for each in row],
     )
 
 
@@ -194,8 +198,9 @@ def _output_lists(given: Any, length: int, like: Array, rank: int) -> list[list[
 
 
 def _chosen(outputs: Sequence[Output], index: Any, what: str, name: str, rank: int) -> Output:
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(outputs):
+    number = integer(index, what, name)
+    if not 0 <= number < len(outputs):
         raise RuntimeUsageError(
             f"{what} on rank {rank}: {name}={index!r} is no index into a list of {len(outputs)} tensors"
         )
-    return outputs[index]
+    return outputs[number]

@@ -29,7 +29,7 @@ def test_result_and_future_give_the_callers_tensors() -> None:
         def several() -> Any:
             return [np.zeros(2) for _ in range(size)]
 
-        x, outs = fresh(), several()
+        x, outs, table, locals_ = fresh(), several(), [several(), several()], [fresh(), fresh()]
         wide = np.arange(2.0 * size)
         calls: list[tuple[Any, list[Any]]] = [
             (dist.all_reduce(x, async_op=True), [x]),
@@ -44,6 +44,10 @@ def test_result_and_future_give_the_callers_tensors() -> None:
             (dist.all_to_all(outs, several(), async_op=True), outs),
             (dist.all_to_all_single(wide, wide, async_op=True), [wide]),
             (dist.all_reduce_coalesced(outs, async_op=True), outs),
+            (dist.all_reduce_multigpu(locals_, async_op=True), locals_),
+            (dist.reduce_multigpu(locals_, 0, async_op=True), locals_),
+            (dist.broadcast_multigpu(locals_, 0, async_op=True), locals_),
+            (dist.all_gather_multigpu(table, [fresh()], async_op=True), [*table[0], *table[1]]),
             (dist.barrier(async_op=True), []),
             (dist.isend(fresh(), (rank + 1) % size), []),
             (dist.irecv(x, (rank - 1) % size), [x]),

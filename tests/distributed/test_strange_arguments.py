@@ -112,3 +112,17 @@ def test_a_number_that_raises_when_it_is_asked_for_is_refused_on_all_ranks() -> 
 
 def test_a_list_that_raises_when_it_is_gone_through_is_refused_on_all_ranks() -> None:
     refused_for_all(LISTS, lambda: None, StrangeList([np.zeros(2), np.zeros(2)]))
+
+
+def test_lists_of_local_tensors_that_are_only_read_may_be_read_only_and_strided() -> None:
+    def program(rank: int) -> None:
+        mine = (np.arange(4.0) + 10 * rank)[::-2]
+        mine.flags.writeable = False
+        outputs = [np.zeros(2) for _ in range(4)]
+        dist.all_gather_multigpu([outputs], [mine, mine.copy()])
+        assert [each.tolist() for each in outputs] == [[3, 1], [3, 1], [13, 11], [13, 11]]
+        first, second = np.full(2, rank + 1.0), np.full(2, rank + 3.0)
+        dist.broadcast_multigpu([first, second], 1, src_tensor=np.int64(1))  # type: ignore[arg-type]
+        assert first.tolist() == second.tolist() == [4, 4]
+
+    ranks(2, program)
