@@ -27,16 +27,20 @@ class Started(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
+        result: Any = None
         try:
             coroutine = coroutine_of(self._make())
             parked_on = coroutine.send(None)
         except StopIteration as stop:
-            self._settle(stop.value, None)
+            result = stop.value
         except BaseException as error:
             self._settle(None, error)
+            return
         else:
             self._task = self._driver.loop.create_task(Continued(coroutine, parked_on))
             self._task.add_done_callback(self._finish)
+            return
+        self._settle(result, None)  # not above: what a callback raises would come with a StopIteration that is ours
 
     def cancel(self) -> None:
         self._driver.loop.call_soon_threadsafe(self._cancel)

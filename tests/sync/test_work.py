@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 import time
 from datetime import timedelta
 
@@ -158,3 +159,18 @@ def test_an_operation_that_exits_ends_no_thread(driver: Driver, caplog: pytest.L
         work.wait(20)
     assert driver.begin(lambda: asyncio.sleep(0, 6), "the next one").result(20) == 6
     assert "it goes on" in caplog.text
+
+
+def test_what_a_callback_raises_comes_without_ours(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    async def ready() -> int:
+        return 5
+
+    begun = threading.Event()
+    driver.move("the test")
+    driver.loop.call_soon_threadsafe(begun.wait, 20)
+    work = driver.begin(ready, "at once")
+    work.add_done_callback(lambda _: 1 // 0)
+    begun.set()
+    assert work.result(20) == 5
+    assert driver.begin(ready, "the next one").result(20) == 5
+    assert "ZeroDivisionError" in caplog.text and "StopIteration" not in caplog.text
