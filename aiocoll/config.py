@@ -31,9 +31,10 @@ class Settings:
     """The same for peers that share memory: a look costs next to nothing, and gives way to others after each."""
     loop_spin_seconds: float = 50e-6
     """How long awaited calls look in each turn of a loop that others share, for peers that share memory."""
-    unreceived_bytes_max: int = 64 << 20
+    unreceived_bytes_max: int = 65 << 20
     """Data that may lie unreceived at one peer; more is offered first and sent when a receive takes it. The same on all
-    ranks: a peer that sends far more than this is cut off."""
+    ranks: a peer that sends far more than this is cut off. 64 MiB of it are promised; the rest is for headers and for
+    what has been received and not been credited yet."""
     segment_bytes: int = 256 << 10
     """Payloads that are folded while they arrive are folded in pieces of this size, which stay in cache."""
     look_seconds: float = 1.0

@@ -94,7 +94,7 @@ class Inbox:
         size = endpoint.size
         self.unreceived, self._held, self.owed = [0] * size, [0] * size, [0] * size
         self.bound: int = endpoint.settings.unreceived_bytes_max
-        self.credit_step: int = max(self.bound // 16, 1)
+        self.credit_step: int = max(self.bound // 128, 1)
 
     def __repr__(self) -> str:
         return f"<Inbox: {len(self.expected)} expected, {len(self.arrived)} arrived, {len(self.offers)} offers>"

@@ -332,3 +332,23 @@ def test_unreceived_messages_are_counted_and_many_small_ones_come_all(fabric: st
             assert group.statistics()["unreceived_bytes"] == 0
 
     ranks(2, main, fabric)
+
+
+@on_every_fabric
+def test_64_mib_go_out_without_a_receive_again_and_again_and_no_more(fabric: str) -> None:
+    piece = values(3, (1 << 20,), np.uint8)
+
+    async def main(group: Group) -> None:
+        for _ in range(3):
+            if group.rank == 0:
+                for _ in range(64):
+                    await group.send(piece, 1, timeout=20)
+                with pytest.raises(CollectiveTimeoutError, match="rank 0 waits for rank 1"):
+                    await group.send(piece, 1, timeout=0.01)
+            await group.barrier()
+            if group.rank == 1:
+                for _ in range(64):
+                    same(await group.recv(0), piece)
+            await group.barrier()
+
+    ranks(2, main, fabric)
