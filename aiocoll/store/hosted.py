@@ -144,7 +144,8 @@ class _Host:
         with _lock:
             exiting = _process_exits()
             # An exiting process cannot close its own connections any more, so they hold up nothing.
-            clients = self.server.foreign_clients if exiting else self.server.clients
+            # Whoever is just coming would find the store gone after it was let in, and give up instead of dialing again.
+            clients = self.server.foreign_clients if exiting else self.server.clients + self.server.coming
             if (exiting or not self._shares) and not clients:
                 self.ending = True
                 self._loop.stop()

@@ -121,6 +121,11 @@ class StoreServer:
         return len(self._clients)
 
     @property
+    def coming(self) -> int:
+        """How many connections have not proved themselves yet; each has five seconds."""
+        return len(self._half_open)
+
+    @property
     def foreign_clients(self) -> int:
         """How many of them live in other processes."""
         return sum(not client.own for client in self._clients.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -53,6 +54,20 @@ async def test_twenty_times_without_waiting_for_the_end() -> None:
         await store.add("n")
         await store.close()
         host.release()
+    await ended(host)
+
+
+async def test_lives_until_who_is_just_coming_is_in_or_has_left() -> None:
+    host = host_store("127.0.0.1", 0)
+    coming = socket.create_connection(host.address)  # as a client that comes for the next turn, half-way in
+    last = await TCPStore.connect(*host.address)  # accepted after it
+    host.release()
+    await last.close()
+    with coming:
+        newcomer = await TCPStore.connect(*host.address)  # so the server has heard of the end of `last`
+        await newcomer.set("turn", b"2")
+        await newcomer.close()
+        assert host.running
     await ended(host)
 
 
