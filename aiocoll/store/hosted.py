@@ -144,7 +144,7 @@ class _Host:
         with _lock:
             exiting = _process_exits()
             # An exiting process cannot close its own connections any more, so they hold up nothing.
-            # Whoever is just coming would find the store gone after it was let in, and give up instead of dialing again.
+            # Whoever is just coming would be let in, find the store gone, and give up instead of dialing again.
             clients = self.server.foreign_clients if exiting else self.server.clients + self.server.coming
             if (exiting or not self._shares) and not clients:
                 self.ending = True
