@@ -26,7 +26,7 @@ _LIMIT: Final = 1200.0
 _WORLD_CELLS_MAX: Final = 5000
 """After so many there is a new world, so that a long run says how it goes."""
 _NEWS_BYTES: Final = 3072
-"""What a refusal may cost to each peer: the news of it, and what is still leaving of the one before. Arrays are longer."""
+"""What a refusal may cost to each peer: the news of it, and of the one before. Arrays are longer."""
 
 
 @dataclass(frozen=True, slots=True)
