@@ -35,7 +35,7 @@ class Contestant:
     """How a team is started: the library of bench_libraries, its Python, and what precedes it on the command line."""
 
     name: str
-    library: str
+    peer: str
     python: Path
     size: int = 2
     transport: str = "auto"
@@ -74,7 +74,7 @@ class Team:
             os.sched_setaffinity(0, sorted(usable)[: it.cores])  # children inherit it
             try:
                 for rank in [-1] if it.launcher else range(it.size):
-                    program = [str(it.python), str(ROOT / "scripts" / "bench_rank.py"), it.library, it.transport]
+                    program = [str(it.python), str(ROOT / "scripts" / "bench_rank.py"), it.peer, it.transport]
                     command = [*it.launcher, *program, str(rank), str(it.size), str(port), control]
                     self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment))
             finally:

@@ -25,7 +25,7 @@ from tests.distributed.ranks import ranks
 def bus() -> Iterator[Bus]:
     """The backend "fake", registered as programs register theirs."""
     made = Bus()
-    dist.Backend.register_backend("Fake", made.library)
+    dist.Backend.register_backend("Fake", made.make)
     yield made
     for names in (constants.PLUGINS, constants.NUMBER_OF_BACKEND):
         del names["fake"]
@@ -35,7 +35,7 @@ def bus() -> Iterator[Bus]:
 def test_a_backend_of_the_programs_own(bus: Bus) -> None:
     assert dist.Backend.FAKE == "fake" and dist.is_backend_available("FAKE")  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match="already there"):
-        dist.Backend.register_backend("fake", bus.library)
+        dist.Backend.register_backend("fake", bus.make)
     with pytest.raises(TypeError, match="a function"):
         dist.Backend.register_backend("other", "no function")  # type: ignore[arg-type]
 
@@ -286,7 +286,7 @@ class Host:
 
 def test_nccl_takes_tensors_of_a_gpu_and_no_others(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carriers, "missing", lambda name: "")
-    monkeypatch.setattr(process_groups, "TorchLibrary", bus.library)
+    monkeypatch.setattr(process_groups, "TorchLibrary", bus.make)
 
     def program(rank: int) -> Any:
         x = Cuda(np.arange(6.0).reshape(2, 3).T + rank)

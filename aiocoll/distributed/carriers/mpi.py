@@ -213,7 +213,7 @@ class _Meeting:
                 return int(status.Get_source())
             if time.monotonic() > until:
                 return None
-            time.sleep(pause)
+            time.sleep(pause)  # MPI has nothing that a thread could wait on
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
 
