@@ -166,7 +166,7 @@ def test_gloo_keeps_nothing_of_groups_that_have_gone() -> None:
 
     def program(rank: int) -> list[int]:
         open_now = []
-        for _ in range(4):
+        for _ in range(8):
             group, x = dist.new_group(), np.ones(1)
             dist.all_reduce(x, group=group)
             dist.destroy_process_group(group)
@@ -177,7 +177,8 @@ def test_gloo_keeps_nothing_of_groups_that_have_gone() -> None:
         return open_now
 
     for open_now in ranks(2, program, "gloo"):
-        assert open_now[-1] <= open_now[0] + 4  # a store of its own would be nine more, each time
+        # The last group may still be there when one looks, with its twelve; seven stores would be 63.
+        assert open_now[-1] <= open_now[0] + 24
 
 
 @pytest.mark.parametrize("backend", ["mpi", "gloo", "nccl", "GLOO"])

@@ -178,6 +178,29 @@ async def test_a_pop_that_comes_second_waits_for_the_next_item() -> None:
         await InThreads(held).queue_pop("q", timeout=0)
 
 
+class Refilled(Own):
+    """A queue into which somebody pushes right after a pop that found nothing."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.items, self.error = [b"theirs"], error
+
+    def queue_len(self, key: str) -> int:
+        return len(self.items)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        if self.items == [b"theirs"]:
+            self.items[0] = b"mine"
+            raise self.error
+        return self.items.pop(0)
+
+
+async def test_a_queue_that_was_empty_and_is_not_any_more() -> None:
+    assert await InThreads(Refilled(dist.QueueEmptyError("empty"))).queue_pop("q", timeout=20) == b"mine"
+    with pytest.raises(OSError, match="broken"):
+        await InThreads(Refilled(OSError("broken"))).queue_pop("q", timeout=20)
+
+
 def test_no_store() -> None:
     for wrong in (3, object(), "tcp://127.0.0.1:1"):
         with pytest.raises(TypeError, match="is no store"):

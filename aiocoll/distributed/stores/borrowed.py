@@ -104,8 +104,11 @@ class InThreads(CallStore):
         while True:
             try:
                 return await self._made(op, method, args)
-            except Exception:
-                if op != "queue_pop" or await asyncio.to_thread(self._store.queue_len, args[0]):
+            except Exception as error:
+                if op != "queue_pop":
+                    raise
+                # A length tells nothing of the moment of the pop: by now somebody may have pushed again.
+                if not _says_empty(error) and await asyncio.to_thread(self._store.queue_len, args[0]):
                     raise
             await self._until_there(op, args, timeout, started)  # another has taken what was there
 
@@ -143,6 +146,11 @@ class InThreads(CallStore):
 
     def __repr__(self) -> str:
         return f"<InThreads {self._store!r}>"
+
+
+def _says_empty(error: Exception) -> bool:
+    """Whether it is the documented error of an empty queue: aiocoll's, torch's or a program's own of that name."""
+    return any(each.__name__ == "QueueEmptyError" for each in type(error).__mro__)
 
 
 def is_documented(given: Any) -> bool:
