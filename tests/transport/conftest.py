@@ -1,11 +1,16 @@
-"""Every test of links runs on asyncio's own loop and on uvloop, which watch descriptors differently."""
+"""Every test of links runs on asyncio's own loop and on uvloop, which watch descriptors differently; and a `heap`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+
+from aiocoll.transport.shm.heap import Heap
+
+from .heaps import MIB, mappings
 
 try:
     from uvloop import new_event_loop as new_uvloop
@@ -20,3 +25,13 @@ else:
 @pytest.hookimpl(optionalhook=True)  # pytest-asyncio has it since 1.4
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     return FACTORIES
+
+
+@pytest.fixture
+def heap() -> Iterator[Heap]:
+    before = mappings()
+    heap = Heap(256 * MIB)
+    yield heap
+    heap.close()
+    gc.collect()
+    assert mappings() == before, "arrays are gone, so their memory should be"
