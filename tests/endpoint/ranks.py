@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import aiocoll
 from aiocoll.group import Group
@@ -15,6 +16,7 @@ from aiocoll.store import MemoryStore
 from aiocoll.transport.inproc import InprocTransport
 
 HANG_SECONDS = 30.0
+on_every_transport = pytest.mark.parametrize("transport", ["tcp", "shm", "inproc"])
 
 
 @contextlib.asynccontextmanager
@@ -67,3 +69,18 @@ def kill(group: Group) -> None:
 def numbers(n: int, seed: int = 0) -> np.ndarray:
     """Different per element and per seed."""
     return np.arange(n, dtype=np.float64) * 3 + seed
+
+
+async def warm(groups: list[Group]) -> None:
+    """All ranks are linked to all."""
+    await results(group.all_to_all([np.array([group.rank])] * len(groups)) for group in groups)
+
+
+def quiet(group: Group) -> bool:
+    """Nothing of anybody lies here, and nothing waits."""
+    endpoint = group._endpoint
+    inbox, mailbox = endpoint.inbox, group._scope.mailbox
+    return not (
+        inbox.unreceived_bytes() or inbox.arrived or inbox.expected or inbox.offers or inbox._granted
+        or mailbox.wanted or mailbox.taking or mailbox.kept or mailbox.sends or endpoint.parked or endpoint._parked_at
+    )  # fmt: skip

@@ -1,13 +1,11 @@
-"""One call's slice of the endpoint: the verbs, what a failed call leaves alone, and that nothing grows with use."""
+"""One call's slice of the endpoint: the verbs, what a failed call leaves alone, and who dies in the middle of one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,10 +19,9 @@ from aiocoll.group import Group
 from aiocoll.sim import Crash
 from aiocoll.testing import run
 
-from .ranks import HANG_SECONDS, numbers, ranks, results, soon, until
+from .ranks import HANG_SECONDS, numbers, on_every_transport, ranks, results, soon, until
 
 pytestmark = pytest.mark.timeout(120)
-both = pytest.mark.parametrize("transport", ["tcp", "shm", "inproc"])
 bounds = pytest.mark.parametrize("bound", ["1", "3000", ""])
 NUMBER = 1000
 
@@ -50,7 +47,7 @@ async def done(awaitable: Any) -> Any:
         return await awaitable
 
 
-@both
+@on_every_transport
 @bounds
 async def test_the_kth_send_meets_the_kth_receive(transport: str, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", bound)
@@ -74,7 +71,7 @@ async def test_the_kth_send_meets_the_kth_receive(transport: str, bound: str, mo
                 assert not (inbox.arrived or inbox.expected or inbox.offers or inbox._granted or inbox._held[0])
 
 
-@both
+@on_every_transport
 @bounds
 async def test_every_verb(transport: str, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", bound)
@@ -105,7 +102,7 @@ async def test_every_verb(transport: str, bound: str, monkeypatch: pytest.Monkey
             await results(map(main, chans))
 
 
-@both
+@on_every_transport
 @pytest.mark.parametrize("arrived", [True, False])
 async def test_a_fold_that_raises_ends_the_call_everywhere(transport: str, arrived: bool) -> None:
     """Whether the data were here before the receive or come after it, and whatever segment it happens in."""
@@ -138,7 +135,7 @@ async def test_a_fold_that_raises_ends_the_call_everywhere(transport: str, arriv
         assert [float(each) for each in await results(group.all_reduce(1.0) for group in groups)] == [2.0, 2.0]
 
 
-@both
+@on_every_transport
 @bounds
 async def test_nothing_lands_after_a_failure(transport: str, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A receive that is posted, half-way, or offered when its call fails: the array belongs to the caller at once."""
@@ -189,7 +186,7 @@ async def test_a_call_that_fails_while_nobody_waits_raises_at_the_next_wait() ->
                     verb()
 
 
-@both
+@on_every_transport
 async def test_a_length_that_is_not_the_expected_one(transport: str) -> None:
     for verb in (lambda ch: ch.recv(1, np.zeros(5)), lambda ch: ch.recv_fold(1, np.zeros(5), aiocoll.SUM)):
         for first in (True, False):
@@ -203,7 +200,7 @@ async def test_a_length_that_is_not_the_expected_one(transport: str) -> None:
                     await until(lambda: groups[1].broken is not None)
 
 
-@both
+@on_every_transport
 async def test_many_calls_at_once_on_overlapping_groups(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "20000")
     async with ranks(4, transport) as groups:
@@ -226,100 +223,6 @@ async def test_many_calls_at_once_on_overlapping_groups(transport: str, monkeypa
         for group in groups:
             inbox = group._endpoint.inbox
             assert not (inbox.arrived or inbox.expected or inbox.offers or inbox._granted or sum(inbox._held))
-
-
-def _state(groups: list[Group]) -> dict[str, int]:
-    """Everything of an endpoint that could grow."""
-    sizes: dict[str, int] = {}
-    for group in groups:
-        endpoint = group._endpoint
-        inbox, failure = endpoint.inbox, endpoint.failure
-        for name, each in {
-            "scopes": endpoint.scopes, "parked": endpoint.parked, "parked_at": endpoint._parked_at,
-            "expected": inbox.expected, "arrived": inbox.arrived, "offers": inbox.offers, "granted": inbox._granted,
-            "early": inbox._early, "news": failure._early, "refusals": failure._early_refusals,
-            "inquiries": failure.inquiries, "landing": inbox._landing, "links": endpoint.transport.links(),
-        }.items():  # fmt: skip
-            sizes[name] = sizes.get(name, 0) + len(each)
-    return sizes
-
-
-@both
-@pytest.mark.slow
-async def test_g6_five_thousand_subgroups_come_and_go(transport: str) -> None:
-    """subgroup, all_reduce, close: memory, descriptors and tasks stay what they were."""
-
-    async def main(group: Group, rounds: int) -> None:
-        for turn in range(rounds):
-            async with await group.subgroup([1, 0]) as inner:
-                assert (await inner.all_reduce(np.arange(5.0) + turn))[1] == 2 * (1 + turn)
-
-    async with ranks(2, transport) as groups:
-        await results(main(group, 1000) for group in groups)
-        gc.collect()
-        state, descriptors, tasks = _state(groups), len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
-        tracemalloc.start()
-        try:
-            await results(main(group, 500) for group in groups)
-            gc.collect()
-            before = tracemalloc.get_traced_memory()[0]
-            await asyncio.gather(*(main(group, 3500) for group in groups))
-            gc.collect()
-            grown = tracemalloc.get_traced_memory()[0] - before
-        finally:
-            tracemalloc.stop()
-        # 3,500 rounds on two ranks; what is remembered of closed groups is bounded, and not full before.
-        assert grown < 2_500_000, grown
-        assert _state(groups) == state
-        assert len(os.listdir("/proc/self/fd")) == descriptors and len(asyncio.all_tasks()) == tasks
-
-
-@pytest.mark.slow
-async def test_n5_memory_is_flat_over_calls_of_every_size() -> None:
-    rng = np.random.default_rng(1)
-
-    async def main(group: Group, plan: list[int]) -> None:
-        for n in plan:
-            await group.all_reduce(np.ones(n))
-            assert len(await group.all_gather(np.ones(n // (1 + group.rank)))) == 2
-            if group.rank:
-                await group.send(np.ones(n), 0)
-            else:
-                await group.recv()
-
-    async with ranks(2) as groups:
-        plan = rng.integers(1, 30_000, 250).tolist()
-        await results(main(group, plan) for group in groups)
-        gc.collect()
-        state, tasks = _state(groups), len(asyncio.all_tasks())
-        tracemalloc.start()
-        try:
-            await results(main(group, plan) for group in groups)
-            gc.collect()
-            before = tracemalloc.get_traced_memory()[0]
-            for _ in range(3):
-                await results(main(group, plan) for group in groups)
-            gc.collect()
-            grown = tracemalloc.get_traced_memory()[0] - before
-        finally:
-            tracemalloc.stop()
-        assert grown < 300_000, grown
-        assert _state(groups) == state and len(asyncio.all_tasks()) == tasks
-
-
-async def test_n5_an_array_is_let_go_when_its_call_is_over() -> None:
-    import weakref
-
-    async with ranks(2) as groups:
-        outs = [np.zeros(100_000) for _ in groups]
-        kept = [weakref.ref(out) for out in outs]
-        await results(
-            group.all_reduce(numbers(100_000), out=out) for group, out in zip(groups, outs, strict=True)
-        )
-        await results([groups[0].send(outs[0], 1), groups[1].recv(0)])
-        outs.clear()
-        gc.collect()
-        assert [each() is None for each in kept] == [True, True]
 
 
 async def _until_the_end(group: Group) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,11 @@ from aiocoll.errors import (
     UsageError,
 )
 from aiocoll.group import Group
-from aiocoll.wire import frame
 
-from .ranks import kill, numbers, ranks, results, soon, until
+from .ranks import kill, numbers, on_every_transport, ranks, results, soon, until, warm
 
 pytestmark = pytest.mark.timeout(90)
-both = pytest.mark.parametrize("transport", ["tcp", "shm", "inproc"])
 BIG = 1 << 20
-
-
-async def warm(groups: list[Group]) -> None:
-    """All ranks are linked to all."""
-    await results(group.all_to_all([np.array([group.rank])] * len(groups)) for group in groups)
 
 
 def parked(group: Group) -> bool:
@@ -48,7 +40,7 @@ CALLS = {
 }
 
 
-@both
+@on_every_transport
 @pytest.mark.parametrize("what", CALLS)
 @pytest.mark.parametrize("linked", [True, False])
 async def test_a_death_is_told_to_everybody_in_the_call(transport: str, what: str, linked: bool) -> None:
@@ -72,7 +64,7 @@ async def test_a_death_is_told_to_everybody_in_the_call(transport: str, what: st
             assert isinstance(group.broken, PeerLostError)
 
 
-@both
+@on_every_transport
 async def test_a_death_while_nobody_calls_is_raised_by_the_first_call(transport: str) -> None:
     async with ranks(4, transport) as groups:
         await warm(groups)
@@ -90,7 +82,7 @@ async def test_a_death_while_nobody_calls_is_raised_by_the_first_call(transport:
         await results(each.close() for each in [*inner, *outer])
 
 
-@both
+@on_every_transport
 async def test_a_death_in_the_middle_of_a_payload_leaves_outputs_alone(transport: str) -> None:
     """What was pending raises, and no late byte lands in an array of the user afterwards."""
     for turns in range(0, 40, 4):
@@ -117,7 +109,7 @@ async def test_a_death_in_the_middle_of_a_payload_leaves_outputs_alone(transport
                 assert (out == copy).all()
 
 
-@both
+@on_every_transport
 async def test_a_rank_may_leave_while_the_others_go_on(transport: str) -> None:
     async with ranks(3, transport) as groups:
         await warm(groups)
@@ -141,7 +133,7 @@ async def test_a_rank_may_leave_while_the_others_go_on(transport: str) -> None:
         await results(each.close() for each in inner)
 
 
-@both
+@on_every_transport
 async def test_a_rank_that_left_before_anybody_spoke_to_it(transport: str) -> None:
     async with ranks(3, transport) as groups:
         await groups[2].close()
@@ -155,7 +147,7 @@ async def test_a_rank_that_left_before_anybody_spoke_to_it(transport: str) -> No
         assert all(isinstance(each, PeerLostError) for each in outcomes), outcomes
 
 
-@both
+@on_every_transport
 async def test_offers_of_a_rank_that_left_are_forgotten(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
     monkeypatch.setattr("aiocoll.group.group._LEAVING_SECONDS", 0.1)
@@ -173,7 +165,7 @@ async def test_offers_of_a_rank_that_left_are_forgotten(transport: str, monkeypa
         assert (await later == numbers(9)).all()
 
 
-@both
+@on_every_transport
 @pytest.mark.parametrize("n", [10, BIG])
 async def test_cancelling_a_call_breaks_the_group_for_all(transport: str, n: int) -> None:
     async with ranks(4, transport) as groups:
@@ -209,7 +201,7 @@ async def test_nobody_gets_a_wrong_result_from_a_call_that_was_cancelled(turns: 
                 assert (each == 3 * numbers(n) + 3).all()
 
 
-@both
+@on_every_transport
 async def test_a_timeout_names_the_missing_and_where_they_are(transport: str) -> None:
     async with ranks(4, transport) as groups:
         await warm(groups)
@@ -248,7 +240,7 @@ async def test_a_late_call_says_in_which_message_the_missing_rank_is_stuck() -> 
         await soon([stuck])
 
 
-@both
+@on_every_transport
 async def test_a_refused_call_is_refused_for_all_and_breaks_nothing(transport: str) -> None:
     async with ranks(3, transport) as groups:
         bad: Any = np.array([1 + 2j])
@@ -276,7 +268,7 @@ async def test_a_refused_call_is_refused_for_all_and_breaks_nothing(transport: s
         assert not any(inbox.arrived or inbox.expected or inbox.offers for inbox in inboxes)
 
 
-@both
+@on_every_transport
 async def test_an_op_that_fails_in_the_middle_is_refused_for_all(transport: str) -> None:
     """Also where the data had arrived before the receive was posted, and in many segments."""
 
@@ -290,7 +282,7 @@ async def test_an_op_that_fails_in_the_middle_is_refused_for_all(transport: str)
             assert (await results(group.all_reduce(numbers(n)) for group in groups))[0][-1] == 3 * numbers(n)[-1]
 
 
-@both
+@on_every_transport
 @pytest.mark.parametrize("size", [2, 3, 4])
 async def test_different_calls_meet(transport: str, size: int) -> None:
     """Wherever the difference lies, every rank raises MismatchError, at once or with its next call."""
@@ -313,152 +305,7 @@ async def test_different_calls_meet(transport: str, size: int) -> None:
                 assert "rank" in str(outcome) and "made" in str(outcome)
 
 
-@both
-async def test_news_of_a_group_that_is_not_made_yet(transport: str) -> None:
-    async with ranks(3, transport) as groups:
-        await warm(groups)
-        first = await results(groups[rank].subgroup([0, 1, 2]) for rank in (0, 1))
-        calls = [asyncio.ensure_future(each.barrier()) for each in first]
-        await asyncio.sleep(0)
-        calls[0].cancel()
-        await soon(calls)
-        await until(lambda: bool(groups[2]._endpoint.failure._early))
-        late = await groups[2].subgroup([0, 1, 2])
-        (error,) = await soon([late.barrier()])
-        assert isinstance(error, GroupBrokenError) and "cancelled barrier" in str(error)
-
-        second = await results(groups[rank].subgroup([0, 1, 2], "again") for rank in (0, 1))
-        outcomes = await soon([second[0].all_reduce("nonsense"), second[1].all_reduce(1.0)])
-        assert all(isinstance(each, UsageError) for each in outcomes)
-        await until(lambda: bool(groups[2]._endpoint.failure._early_refusals))
-        third = await groups[2].subgroup([0, 1, 2], "again")
-        (error,) = await soon([third.all_reduce(1.0)])
-        assert isinstance(error, UsageError) and "rank 0 refused this call" in str(error)
-        all_three = [*second, third]
-        assert [float(each) for each in await results(each.all_reduce(1.0) for each in all_three)] == [3.0] * 3
-        await results(each.close() for each in [*first, late, *all_three])
-
-
-@both
-async def test_news_of_groups_that_are_gone_or_never_made_do_not_pile_up(
-    transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aiocoll.endpoint.failure._TOLD_MAX", 20)
-    async with ranks(2, transport) as (a, b):
-        await warm([a, b])
-        for turn in range(60):
-            inner = await a.subgroup([0, 1], f"one-sided {turn}")
-            refused = inner.all_reduce("nonsense")
-            assert isinstance((await soon([refused]))[0], UsageError)
-            await inner.close()
-        await a.send(1, 1)
-        await b.recv(0)
-        failure = b._endpoint.failure
-        assert len(failure._early_refusals) <= 20 and len(failure._early) <= 20
-        gone = await results([a.subgroup([0, 1]), b.subgroup([0, 1])])
-        await gone[1].close()
-        assert isinstance((await soon([gone[0].all_reduce("nonsense")]))[0], UsageError)
-        await gone[0].close()
-        await results([a.send(1, 1), b.recv(0)])
-        assert not any(group == gone[0]._scope.id for group, _ in failure._early_refusals)
-        # The latest news are still there when they are wanted.
-        inner = await a.subgroup([0, 1], "late")
-        assert isinstance((await soon([inner.all_reduce("nonsense")]))[0], UsageError)
-        await results([a.send(1, 1), b.recv(0)])
-        other = await b.subgroup([0, 1], "late")
-        assert isinstance((await soon([other.all_reduce(1.0)]))[0], UsageError)
-        await results([inner.close(), other.close()])
-
-
-@both
-async def test_errors_with_impossible_texts_still_travel(transport: str) -> None:
-    async with ranks(2, transport) as (a, b):
-        inner = await results([a.subgroup([0, 1]), b.subgroup([0, 1])])
-        waiting = asyncio.ensure_future(inner[1].barrier())
-        await asyncio.sleep(0)
-        with pytest.raises(OSError):
-            async with inner[0]:
-                raise OSError("\udc80 and very long " + "x" * 3_000_000)
-        (error,) = await soon([waiting])
-        assert isinstance(error, GroupBrokenError) and "left group" in str(error) and "OSError" in str(error)
-        assert len(str(error)) < 20_000
-        await inner[1].close()
-
-
-@pytest.mark.parametrize(
-    "news",
-    [
-        {"t": "broken"}, {"t": "broken", "class": 7, "by": "x"}, {"t": "broken", "class": "PeerLostError", "world": 99},
-        {"t": "broken", "class": "PeerLostError", "world": -1}, {"t": "broken", "class": "PeerLostError", "by": []},
-        {"t": "broken", "class": "CollectiveTimeoutError", "missing": 5}, {"t": "status", "id": "seven"},
-        {"t": "rescinded", "step": []}, {"t": "refused"}, {"t": None}, {}, {"t": "rejected", "step": {}},
-        {"t": "status?", "id": None}, {"t": "recovery"}, {"t": "recovery", "k": "join"},
-        {"t": "recovery", "k": "came to", "outcome": {"o": "shrunk"}},
-        {"t": "recovery", "k": "came to", "outcome": {"o": "late", "missing": [None], "elapsed": 1}},
-        {"t": "recovery", "k": "propose", "ballot": ["x"], "outcome": {"o": "agreed", "value": True}},
-    ],
-)  # fmt: skip
-async def test_nonsense_from_a_member_never_raises_into_the_loop(
-    news: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is taken as well as it can be, or ends the connection; both sides go on to say so."""
-    monkeypatch.setenv("AIOCOLL_RECOVERY_SECONDS", "0.05")
-    problems: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
-    async with ranks(2) as (a, b):
-        await warm([a, b])
-        b._endpoint.failure.tell(0, a._scope.id, 0, news)
-        outcomes = await soon([a.send(1, 1), b.recv(0), a.barrier(), b.barrier()])
-        outcomes += await soon([a.agree(), b.agree()])
-        assert all(isinstance(each, (PeerLostError, GroupBrokenError, UsageError))
-                   for each in outcomes if isinstance(each, BaseException)), outcomes  # fmt: skip
-    assert problems == []
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {}, {"waits": 7, "begun": 7}, {"waits": [7, [], ["x"], ["x", "y"], ["x", [1]], [None, 1]], "made": 7},
-        {"begun": [7, [], ["x", "y"], [[], "x"]], "last": [], "here": "x"},
-    ],
-)  # fmt: skip
-async def test_nonsense_about_where_a_member_is_keeps_nobody_waiting(
-    answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
-    async with ranks(2) as (a, b):
-        await warm([a, b])
-        monkeypatch.setattr(b._endpoint.failure, "_status", lambda *asked: answer)
-        late = await soon([a.send(np.zeros(1000), 1, timeout=0.05), a.barrier(timeout=0.05)])
-        assert [type(each) for each in late] == [CollectiveTimeoutError] * 2, late
-
-
-@pytest.mark.parametrize("seed", range(30))
-async def test_random_frames_from_a_member_never_raise_into_the_loop(seed: int) -> None:
-    """Frames of every kind with keys near the real ones and any content: at worst the connection ends."""
-    rng = random.Random(seed)
-    problems: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
-    async with ranks(2, timeout=0.3) as (a, b):
-        await warm([a, b])
-        link = b._endpoint.link(0)
-        posted = [asyncio.ensure_future(a.recv(1)), asyncio.ensure_future(a.recv_object(1))]
-        await asyncio.sleep(0)
-        for _ in range(40):
-            meta = rng.choice([b"", b"A", b"A\x93\xa3<f8\x91\x05\xc2", b"O", b"\x05\x00hello", rng.randbytes(20)])
-            payload = rng.choice([None, b"12345678", rng.randbytes(40)])
-            link.submit(
-                rng.randint(1, frame.KIND_MAX - 1), rng.choice([a._scope.id, 7]), rng.choice([0, 1, 2, 1 << 63]),
-                rng.choice([0, 1, 2]), meta, None if payload is None else memoryview(payload),
-            )  # fmt: skip
-        outcomes = await soon([*posted, a.barrier(), b.barrier()])
-        assert all(isinstance(each, BaseException) or each is None or isinstance(each, np.ndarray) for each in outcomes)
-        # What the loop did not hear of was raised to somebody who asked.
-        assert not any(isinstance(each, (IndexError, KeyError, AttributeError)) for each in outcomes), outcomes
-    assert problems == []
-
-
-@both
+@on_every_transport
 async def test_a_call_that_waits_for_its_turn_when_the_group_breaks(transport: str) -> None:
     """Made, and awaited only after the break; or computing (giving the loop a turn) while it breaks."""
     async with ranks(2, transport) as (a, b):
@@ -472,7 +319,7 @@ async def test_a_call_that_waits_for_its_turn_when_the_group_breaks(transport: s
         assert isinstance((await soon([made]))[0], GroupBrokenError)
 
 
-@both
+@on_every_transport
 async def test_leaving_with_an_error_tells_the_others(transport: str) -> None:
     async with ranks(3, transport) as groups:
         calls = [asyncio.ensure_future(group.barrier()) for group in groups[1:]]
