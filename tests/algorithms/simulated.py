@@ -17,8 +17,8 @@ from aiocoll.ops import Op
 from aiocoll.sim import Simulation
 from aiocoll.wire.frame import HEADER_BYTES
 
-from .cases import Main
 from .fake import Outcome, layout
+from .harness import Main
 
 LATENCY = 1.0
 

@@ -9,8 +9,9 @@ import pytest
 
 from aiocoll.algorithms import MEASURES, Algorithm, registry
 
-from .cases import CASES, Main
+from .cases import CASES
 from .fake import FakeWorld, Outcome, layout
+from .harness import Main
 from .simulated import simulate
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 24, 32]
