@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aiocoll.distributed as dist
-from tests.distributed.fake_group import FakeGroup
 from tests.distributed.ranks import ranks
-
-Join = Callable[..., FakeGroup]
+from tests.distributed.refusing import Join
 
 
 def test_aiocoll_does_not_import_torch() -> None:
