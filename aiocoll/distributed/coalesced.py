@@ -1,12 +1,11 @@
 """Several collectives at once: all_reduce_coalesced, all_gather_coalesced, and the manager that keeps handles.
 
-The rule: each tensor is a call of its own, so that shapes that differ between ranks are found; all of them are under
-way before the first is waited for.
+The rule: a list of tensors is one call of its group, whose description holds every shape, so that lists that differ
+between ranks are found, and a list that is refused is refused once, however long the others' lists are.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ def all_reduce_coalesced(
     if member is None:
         return None
     what, rank = "all_reduce_coalesced", member.rank
-    with judging(member, "all_reduce", tensors if isinstance(tensors, list | tuple) else None):
+    with judging(member, "all_reduce"):
         given = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
         reduction = op_of(op)
         outputs = local_outputs(given, what, "tensors", rank)
@@ -49,8 +48,9 @@ def all_reduce_coalesced(
         inputs = [prepared(op, each.flat, what, rank) for each in outputs]
 
     def make(g: Group) -> Awaitable[Any]:
-        return together(
-            [g.all_reduce(data, reduction, out=out.flat) for data, out in zip(inputs, outputs, strict=True)]
+        return g.at_once(
+            "all_reduce",
+            lambda g: [g.all_reduce(data, reduction, out=out.flat) for data, out in zip(inputs, outputs, strict=True)],
         )
 
     def after(_: Any) -> None:
@@ -79,7 +79,7 @@ def all_gather_coalesced(
     if member is None:
         return None
     what, rank = "all_gather_coalesced", member.rank
-    with judging(member, "all_gather", input_tensor_list):
+    with judging(member, "all_gather"):
         inputs = [input_of(each, what, rank) for each in _sequence(input_tensor_list, "input_tensor_list", rank)]
         lists = _sequence(output_tensor_lists, "output_tensor_lists", rank)
         if len(lists) != member.size:
@@ -100,18 +100,9 @@ def all_gather_coalesced(
         distribute([each for row in zip(*found, strict=True) for each in row], flat, what, member)
 
     def make(g: Group) -> Awaitable[Any]:
-        return together([g.all_gather(data) for data in inputs])
+        return g.at_once("all_gather", lambda g: [g.all_gather(data) for data in inputs])
 
     return call(member, what, make, async_op, after, [each for row in lists for each in row])
-
-
-async def together(calls: Sequence[Awaitable[Any]]) -> list[Any]:
-    """The results of calls that are made already; the first error, once all of them are over."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for each in results:
-        if isinstance(each, BaseException):
-            raise each
-    return results
 
 
 class _coalescing_manager:

@@ -17,7 +17,6 @@ from ..buffers import as_array
 from ..errors import MismatchError
 from ..sync import SyncGroup
 from .arguments import Output, integer, root_of, splits_of
-from .coalesced import together
 from .constants import Backend, PremulSum, ReduceOp, op_of, prepared
 from .on_device import OnDevice
 from .refusals import RuntimeUsageError, TypeUsageError
@@ -127,12 +126,12 @@ def permute_tensor(self: Any, src_dst: Sequence[int], group: Any = None, tag: st
 
 def all_reduce_coalesced(self: Sequence[Any], reduceOp: Any, group: Any = None, tag: str = "") -> Any:
     """``all_reduce`` of each tensor of a list, all at once; a list."""
-    return _several(group, "all_reduce", lambda member: [_all_reduce(member, each, reduceOp) for each in self], self)
+    return _several(group, "all_reduce", lambda member: [_all_reduce(member, each, reduceOp) for each in self])
 
 
 def all_gather_single_coalesced(self: Sequence[Any], group: Any = None, tag: str = "") -> Any:
     """``all_gather_single`` of each tensor of a list along its first dimension, all at once; a list."""
-    return _several(group, "all_gather", lambda member: [_all_gather(member, each, 0) for each in self], self)
+    return _several(group, "all_gather", lambda member: [_all_gather(member, each, 0) for each in self])
 
 
 def reduce_scatter_single_coalesced(
@@ -148,7 +147,7 @@ def reduce_scatter_single_coalesced(
             )
         return [_reduce_scatter(member, each, reduceOp, dim) for each, dim in zip(inputs, scatter_dim, strict=True)]
 
-    return _several(group, "reduce_scatter", prepare, inputs)
+    return _several(group, "reduce_scatter", prepare)
 
 
 all_gather_into_tensor_coalesced = all_gather_single_coalesced
@@ -168,20 +167,18 @@ def _one(group: Any, collective: str, prepare: Callable[[SyncGroup], _Call]) -> 
     return None if found is None else found[0]
 
 
-def _several(
-    group: Any, collective: str, prepare: Callable[[SyncGroup], list[_Call]], given: Any = None
-) -> list[Any] | None:
-    """Makes a call for each of the tensors ``given`` at once; where the arguments of one are refused, all are."""
+def _several(group: Any, collective: str, prepare: Callable[[SyncGroup], list[_Call]]) -> list[Any] | None:
+    """Makes all calls at once, as one; where the arguments of one are refused, all are."""
     member = member_of(_group(group))
     if member is None:
         return None
-    with judging(member, collective, given):
+    with judging(member, collective):
         calls = prepare(member)
         if not calls:
             raise RuntimeUsageError(f"{collective} on rank {member.rank}: the list of tensors is empty")
     if len(calls) == 1:
         return [calls[0].finish(run(member, calls[0].make))]
-    results = run(member, lambda g: together([each.make(g) for each in calls]))
+    results = run(member, lambda g: g.at_once(collective, lambda g: [each.make(g) for each in calls]))
     return [each.finish(result) for each, result in zip(calls, results, strict=True)]
 
 

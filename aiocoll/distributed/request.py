@@ -175,11 +175,10 @@ class judging:
     """Where the arguments of a collective are judged: what is refused here is refused for the peers too, who do not
     wait for this rank. An argument may be a stranger's object and raise anything: that is a refusal like any other."""
 
-    __slots__ = ("_collective", "_given", "_group")
+    __slots__ = ("_collective", "_group")
 
-    def __init__(self, group: SyncGroup, collective: str, given: object = None) -> None:
-        """``given``: a list with an entry for each call that would have been made; one call without it."""
-        self._group, self._collective, self._given = group, collective, given
+    def __init__(self, group: SyncGroup, collective: str) -> None:
+        self._group, self._collective = group, collective
 
     def __enter__(self) -> None:
         pass
@@ -187,26 +186,16 @@ class judging:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
             refusal = error if isinstance(error, UsageError) else self._as_refusal(error)
-            for _ in range(self._calls()):
-                try:
-                    self._group.run(lambda g: g.refuse(self._collective, refusal))
-                except AiocollError:
-                    pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
+            try:
+                self._group.run(lambda g: g.refuse(self._collective, refusal))
+            except AiocollError:
+                pass  # the refusal itself, or a group that is broken already: the argument is still what to tell
             raise documented(refusal) from (error.__cause__ if refusal is error else error)
 
     def _as_refusal(self, error: Exception) -> UsageError:
         kind = TypeUsageError if isinstance(error, TypeError) else RuntimeUsageError
         where = f"{self._collective} on rank {self._group.rank}"
         return kind(f"{where}: an argument cannot be used: it raised {type(error).__name__}: {error}")
-
-    def _calls(self) -> int:
-        """How many calls the others make, most likely: as many as this rank was to make."""
-        if isinstance(self._given, str) or not isinstance(self._given, Sequence):
-            return 1
-        try:
-            return max(1, len(self._given))
-        except Exception:  # it may be what is refused
-            return 1
 
     def __repr__(self) -> str:
         return f"judging({self._group!r}, {self._collective!r})"

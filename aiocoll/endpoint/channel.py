@@ -51,9 +51,9 @@ class Call:
     """One collective call of one group under way on this rank; used again for calls alike, once it is over."""
 
     __slots__ = (
-        "_deadline", "_label", "began", "borrowed", "compared", "description", "endpoint", "error", "greeting",
-        "looked", "number", "ready", "received", "result", "said", "scope", "sendings", "sent", "stamps", "timeout",
-        "wanted",
+        "_deadline", "_label", "began", "borrowed", "compared", "description", "endpoint", "error", "goes_on",
+        "greeting", "looked", "number", "ready", "received", "result", "said", "scope", "sendings", "sent", "stamps",
+        "timeout", "wanted",
     )  # fmt: skip
     scope: Scope
     endpoint: Endpoint
@@ -89,6 +89,8 @@ class Call:
         """Where its channel goes when it is over, to be used again."""
         self.result: Any = None
         """What the caller of a ready call gets."""
+        self.goes_on: bool = False
+        """Whether other algorithms follow in the same call."""
         self.stamps: dict[tuple[int, int], Stamp | None] | None = stamps
         """What the frames of such calls have in common, by step and payload bytes, where many such calls come."""
 
@@ -156,6 +158,12 @@ class Call:
         for operation in [operation for operation in self.endpoint.parked if operation.call is self]:
             operation.finish(error)
 
+    def give_back(self) -> None:
+        """An algorithm has ended well: what it has borrowed may be lent again."""
+        for buffer in self.borrowed:
+            self.endpoint.segments.give(buffer)
+        self.borrowed.clear()
+
     def over(self) -> None:
         """The algorithm has ended, well or not."""
         if self._deadline and self.endpoint.stalls.told:
@@ -165,8 +173,7 @@ class Call:
             self.scope.over.put(self.number, self.description)
             return
         if self.error is None:
-            for buffer in self.borrowed:
-                self.endpoint.segments.give(buffer)
+            self.give_back()
         self.borrowed.clear()
         if self.sendings and all(sending.done for sending in self.sendings):
             self.sendings.clear()

@@ -3,6 +3,7 @@
     calls        call numbers, begin and end of a call, refusals
     posted       what a call returns: to be awaited, or withdrawn
     ready        calls that come again
+    bundles      several calls of one kind as one
     reductions   reduce, all_reduce, reduce_scatter, scan, exscan
     workspace    the memory that they work in
     cuts         what reduce_scatter cuts

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from operator import index
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import observe
 from ..algorithms import Algorithm
@@ -28,8 +28,11 @@ from ..transport.shm.transport import CALLS_PER_TURN
 from ..tuning import choose
 from .carrier import Carrier
 from .ownership import Connection
-from .posted import Posted, PostedAgain, Turn, failing
+from .posted import Posted, PostedAgain, Turn, failing, settled
 from .ready import READY_MAX, Forks, Ready
+
+if TYPE_CHECKING:
+    from .bundles import Bundle
 
 _get_running_loop = asyncio._get_running_loop
 T = TypeVar("T")
@@ -57,6 +60,8 @@ class Calls:
     _forks: int
     _islands: int
     _shared: bool
+    _bundle: Bundle | None
+    """The call of which those that are made now are parts, if they are."""
     timeout: float
     name: str
 
@@ -108,6 +113,8 @@ class Calls:
 
     def _turn(self, collective: str, name: Any) -> Turn:
         """Takes the next number (or the next turn of ``name``)."""
+        if self._bundle is not None:
+            return self._bundle.turn
         try:
             self._usable(collective, self._scope.next_call if name is None else NAMED)
         except AiocollError as error:
@@ -137,6 +144,9 @@ class Calls:
     ) -> Posted[Any]:
         """The coroutine of one call. ``prepare`` checks the arguments and gives (description, body); what it refuses
         is refused for all. ``then`` turns the body's result into the caller's once the call is over."""
+        if self._bundle is not None:
+            self._bundle.parts.append((*prepare(), then))
+            return settled()
         if turn.error is not None:
             if turn.number >= 0 and isinstance(turn.error, UsageError):
                 return self._refused(turn, turn.error)
@@ -284,9 +294,10 @@ class Calls:
     # -- calls that come again
 
     def _at_home(self) -> bool:
-        """Whether no other loop than this group's is running: a call that cannot be made takes no number."""
+        """Whether no other loop than this group's is running, since a call that cannot be made takes no number; and
+        whether the call is no part of another, which takes none either."""
         running = _get_running_loop()
-        return running is None or running is self._endpoint.loop
+        return (running is None or running is self._endpoint.loop) and self._bundle is None
 
     def _ready(self, key: Any) -> Ready | None:
         """What calls of this kind need, if there were such calls and nobody has to watch this one."""

@@ -21,6 +21,7 @@ from ..endpoint import Channel, Endpoint, Scope
 from ..endpoint.news import bare
 from ..errors import AiocollError, UsageError
 from ..wire.codec import pack_control, unpack_control
+from .bundles import Bundles
 from .calls import identifier
 from .growing import Admission, Growing
 from .messages import Messages
@@ -34,7 +35,7 @@ from .typed import Dtype
 _LEAVING_SECONDS: Final = 5.0
 
 
-class Group(Reductions, Messages, Recoveries, Growing):
+class Group(Reductions, Messages, Recoveries, Growing, Bundles):
     """Ranks that compute together; an async context manager that closes it.
 
     ``rank`` (mine) and ``size``; ``name``; ``ranks`` (world ranks in the group's order); ``local_rank``,
@@ -76,7 +77,7 @@ class Group(Reductions, Messages, Recoveries, Growing):
         self._endpoint, self._scope, self._settings = endpoint, scope, settings
         self._connection, self._owner, self._followed, self._pid = connection, False, False, os.getpid()
         self._counts, self._plans, self._kinds, self._talks = {}, {}, {}, []
-        self._forks = Forks.count
+        self._forks, self._bundle = Forks.count, None
         self._subgroups: dict[Any, int] = {} if subgroups is None else subgroups
         self._root = 0
         self.timeout = timeout

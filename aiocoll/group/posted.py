@@ -114,6 +114,13 @@ def when_awaited(method: Callable[P, Posted[T]]) -> Callable[P, Posted[T]]:
     return made
 
 
+def settled() -> Posted[Any]:
+    """What nobody is going to await: a part of a call, which its whole sees to."""
+    posted = Posted(_raise(AssertionError("a part of another call is awaited with that")), _nothing, "a part of a call")
+    posted.close()
+    return posted
+
+
 async def _raise(error: BaseException) -> Any:
     raise error
 

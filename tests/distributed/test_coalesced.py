@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import aiocoll
 import aiocoll.distributed as dist
 from aiocoll.errors import MismatchError, UsageError
 from tests.distributed.ranks import ranks
@@ -94,7 +95,7 @@ def test_coalescing_manager_keeps_the_handles_of_its_group(async_ops: bool) -> N
 
 
 def test_one_tensor_that_is_refused_refuses_the_whole_list_for_all() -> None:
-    """Each tensor is a call with a number of its own: all of them are refused, and the next call meets its like."""
+    """A list is one call, whatever there is in it: so it is refused, and the next call meets its like."""
     functional = dist.functional
 
     def program(rank: int) -> None:
@@ -118,5 +119,67 @@ def test_one_tensor_that_is_refused_refuses_the_whole_list_for_all() -> None:
             dist.all_reduce(total)
             assert total.tolist() == [3, 6, 9], number
         assert not any(each.any() for row in rows for each in row)
+
+    ranks(3, program)
+
+
+@pytest.mark.parametrize("what", [None, 5, iter(()), {"a": 1}])
+def test_a_list_of_which_nobody_knows_the_length_is_refused_for_all_at_once(what: Any) -> None:
+    """The others have made a call for a list of three: they hear of it now, and not at their deadline."""
+    functional = dist.functional
+
+    def program(rank: int) -> None:
+        right = [np.arange(3.0), np.arange(2), np.ones(1)]
+        mine = what if rank == 1 else right
+        rows = [[np.zeros(3), np.zeros(2, int), np.zeros(1)] for _ in range(3)]
+        calls: list[Callable[[], Any]] = [
+            lambda: dist.all_reduce_coalesced(mine),
+            lambda: dist.all_gather_coalesced(rows, mine),
+            lambda: functional.all_reduce_coalesced(mine, "sum"),
+            lambda: functional.all_gather_single_coalesced(mine),
+            lambda: functional.reduce_scatter_single_coalesced([np.ones(3)] * 3 if rank != 1 else mine, "sum", [0] * 3),
+        ]
+        for number, each in enumerate(calls):
+            with pytest.raises(UsageError, match="rank 1"):
+                each()
+            total = np.arange(3.0) + rank
+            dist.all_reduce(total)
+            assert total.tolist() == [3, 6, 9], number
+
+    ranks(3, program)
+
+
+@pytest.mark.parametrize("more", [1, 40])
+def test_lists_of_other_lengths_or_shapes_are_a_mismatch(more: int) -> None:
+    def program(rank: int) -> None:
+        mine = [np.arange(3.0) + rank for _ in range(20 + more * (rank == 2))]
+        alike = [np.arange(3.0) + rank for _ in range(30)]
+        alike[25] = np.arange(3.0 + rank) if more == 1 else alike[25]
+        pair = dist.new_group([0, 1])
+        with pytest.raises(MismatchError, match="at once"):
+            dist.all_reduce_coalesced(mine)
+        if rank < 2 and more == 1:
+            with pytest.raises(MismatchError, match="at once"):
+                dist.all_reduce_coalesced(alike, group=pair)
+
+    ranks(3, program)
+
+
+def test_the_others_of_a_list_in_which_an_op_fails_hear_of_it() -> None:
+    def program(rank: int) -> None:
+        calls: list[int] = []
+
+        def fn(left: Any, right: Any) -> Any:
+            calls.append(len(left))
+            if len(left) == 2:
+                raise ValueError("not this one")
+            return left + right
+
+        for _ in range(2):
+            with pytest.raises(UsageError, match="not this one"):
+                dist.all_reduce_coalesced([np.ones(3), np.ones(2), np.ones(4)], aiocoll.op(fn))
+        x = np.arange(2.0) + rank
+        dist.all_reduce(x)
+        assert x.tolist() == [3, 6] and 4 not in calls
 
     ranks(3, program)

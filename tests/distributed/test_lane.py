@@ -124,6 +124,23 @@ def test_calls_that_overlap_enter_the_library_in_one_order(bus: Bus) -> None:
     assert ranks(3, program, "fake") == [[right(number) for number in range(40)]] * 3
 
 
+def test_a_list_enters_the_library_as_a_whole(bus: Bus) -> None:
+    """Calls that were made after a list wait until its last tensor has begun, on every rank."""
+
+    def program(rank: int) -> Any:
+        lists = [[np.full(count, float(10 * number + rank)) for count in (3, 1, 5)] for number in range(8)]
+        after = [np.full(2, float(number - rank)) for number in range(8)]
+        works = []
+        for tensors, x in zip(lists, after, strict=True):
+            works += [dist.all_reduce_coalesced(tensors, async_op=True), dist.all_reduce(x, async_op=True)]
+        for work in works:
+            assert work is not None and work.wait()
+        assert all(set(each.tolist()) == {30.0 * number + 3} for number, row in enumerate(lists) for each in row)
+        return [x.tolist() for x in after]
+
+    assert ranks(3, program, "fake") == [[[3.0 * number - 3] * 2 for number in range(8)]] * 3
+
+
 def test_groups_open_their_own_and_free_it(bus: Bus) -> None:
     def program(rank: int) -> Any:
         pairs = [dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([2, 0])]

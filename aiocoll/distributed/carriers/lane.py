@@ -166,7 +166,8 @@ class Lane:
         try:
             for start in starts:
                 begun.append(start(self._comm))
-            self._begun.add(call.number)
+            if not call.goes_on:  # or a later call would come in between
+                self._begun.add(call.number)
             self.collectives.add(call.collective)
             for pending in begun:
                 await self._ended(ch, pending)
