@@ -24,6 +24,7 @@ def broadcast() -> None:
 
 @check
 def all_reduce() -> None:
+    """SUM, PRODUCT, MAX and MIN, over all ranks and over some."""
     for group, members in groups():
         for op in OPS:
             for dtype in DTYPES:
