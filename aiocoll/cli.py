@@ -1,14 +1,18 @@
 """The command line: ``aiocoll COMMAND``, each command one module that is imported when it is asked for.
 
-Rule: nothing is done here but choosing.
+Rule: nothing is done here but choosing, and seeing to the standard streams: one that is closed is /dev/null, and a
+reader that goes away (``| head``) ends a command without a word, as SIGPIPE ends other tools.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+
+from aiocoll.runner.signals import UNREAD_CODE
 
 COMMANDS = {
     "run": ("aiocoll.runner.command", "start the ranks of a program and see them through"),
@@ -20,6 +24,20 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (2 for a command line that makes no sense)."""
+    _have_standard_streams()
+    try:
+        try:
+            return _main(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        _write_no_more()
+        return UNREAD_CODE
+
+
+def _main(argv: Sequence[str] | None) -> int:
     name, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     if name in COMMANDS:
         code: int = import_module(COMMANDS[name][0]).main(rest)
@@ -32,6 +50,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     sys.stderr.write(f"aiocoll: no command {name!r}{_advice(name, rest)}\n{_help()}")
     return 2
+
+
+def _have_standard_streams() -> None:
+    """A pipe of ours must not get the number of a standard stream that somebody closed."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, "w", closefd=False))
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout or stderr is a pipe without a reader: other pipes break, too."""
+    poll = select.poll()
+    for fd in (1, 2):
+        poll.register(fd, 0)
+    return bool(poll.poll(0))
+
+
+def _write_no_more() -> None:
+    """The interpreter flushes at its end what could not be written."""
+    with open(os.devnull, "wb") as nothing:
+        for fd in (1, 2):
+            os.dup2(nothing.fileno(), fd)
 
 
 def _advice(name: str, rest: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from aiocoll.errors import AiocollError, UsageError
 from aiocoll.runner.console import Console, FileSink
 from aiocoll.runner.options import Options, parse
 from aiocoll.runner.plan import BLAS_VARIABLES, Layout, base_environment, command_line, describe
-from aiocoll.runner.signals import STOPPED, EarlySignals
+from aiocoll.runner.signals import STOPPED, UNREAD_CODE, EarlySignals
 from aiocoll.runner.start import Recipe
 from aiocoll.runner.traces import Traces
 
@@ -25,7 +25,6 @@ CLOSE_S = 3.0
 
 def main(argv: Sequence[str]) -> int:
     """Runs the job that the arguments after ``aiocoll run`` describe."""
-    _have_standard_streams()
     try:
         options = parse(argv)
         if options.chdir:
@@ -81,35 +80,28 @@ def see_through(options: Options, layout: Layout, recipe: Recipe, console: Conso
     From here on the signals that stop a job are the job's, so this is for the main thread of a program that ends with
     it.
     """
-    early = EarlySignals()
     code: int | None = None
+    try:
+        code = _seen_through(options, layout, recipe, console)
+    finally:
+        # Somebody who stops the job has no patience with a reader (a pager) that has stopped reading.
+        console.close(CLOSE_S if code in STOPPED else None)
+    return code or (UNREAD_CODE if console.unread else 0)
+
+
+def _seen_through(options: Options, layout: Layout, recipe: Recipe, console: Console) -> int:
+    early = EarlySignals()
     try:
         first = recipe.start_alone(layout) if options.nnodes == 1 else None
         from aiocoll.runner.supervise import supervise
 
-        code = supervise(options, recipe, console, first, early)
-        return code
+        return supervise(options, recipe, console, first, early)
     except UsageError as error:
         console.say(f"aiocoll run: {error}")
         return USAGE_CODE
     except AiocollError as error:
         console.say(f"aiocoll: {error}")
         return 1
-    finally:
-        # Somebody who stops the job has no patience with a reader (a pager) that has stopped reading.
-        console.close(CLOSE_S if code in STOPPED else None)
-
-
-def _have_standard_streams() -> None:
-    """A pipe of ours must not get the number of a standard stream that somebody closed."""
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    for name, fd in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(fd, "w", closefd=False))
 
 
 def _change_directory(path: str) -> None:

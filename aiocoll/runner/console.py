@@ -95,6 +95,11 @@ class Console:
         self.on_low: Callable[[], None] = lambda: None
         self.on_dead: Callable[[Sequence[str]], None] = lambda streams: None
         """Called (any thread) with the streams of the ranks that nobody can read any more."""
+        self.on_unread: Callable[[], None] | None = None
+        """Called (any thread), if there is one, when a pipe of ours has lost its reader; nothing is shown from then
+        on, for whoever wanted to see it is gone."""
+        self.unread: bool = False
+        """Whether that has happened."""
         self._thread = threading.Thread(target=self._write_all, name="aiocoll console", daemon=True)
         self._thread.start()
 
@@ -195,13 +200,21 @@ class Console:
             if stream not in self._dead:
                 try:
                     self._sinks[stream].write(data)
-                except OSError:  # the reader went away, or the terminal hung up
-                    self._dead.add(stream)
-                    self.on_dead(STREAMS if self._events else [stream])
+                except OSError as error:  # the reader went away, or the terminal hung up
+                    self._lost(stream, error)
             with self._lock:
                 before, self._backlog = self._backlog, self._backlog - len(data)
             if before > BACKLOG_BYTES_LOW >= self._backlog:
                 self.on_low()
+
+    def _lost(self, stream: str, error: OSError) -> None:
+        if self.on_unread is not None and isinstance(error, BrokenPipeError):
+            self._dead.update(STREAMS)
+            self.unread = True
+            self.on_unread()
+        else:
+            self._dead.add(stream)
+            self.on_dead(STREAMS if self._events else [stream])
 
     def close(self, timeout: float | None = None) -> None:
         """Everything said so far is written (or `timeout` seconds have passed)."""

@@ -3,7 +3,7 @@
 Rule: policy lives here and in `verdict`; processes are the warden's, words the console's, other runners `nodes`'.
 
     running --first failure--> settling (survivors may say what they were in) --> ending: INT, TERM, KILL --> over
-            --Ctrl-C, TERM, HUP, deadline--> ending: INT, after the grace time KILL; a second signal: faster
+            --signal, deadline, closed pipe--> ending: INT, after the grace time KILL; a second signal: faster
             --a failure under "shrink"--> running without that rank, or with a process in its place (`replace`)
 """
 
@@ -24,6 +24,7 @@ from aiocoll.runner.chronicle import Result, merged, result_of
 from aiocoll.runner.console import STREAMS, Console
 from aiocoll.runner.lines import LineBuffer
 from aiocoll.runner.processes import Processes
+from aiocoll.runner.signals import UNREAD_CODE
 from aiocoll.runner.traces import ANSWER_S, Traces
 from aiocoll.runner.verdict import Ending, Report, Verdict, decode, names, summary, whereabouts
 
@@ -43,6 +44,7 @@ WHY = {
     TIMEOUT_CODE: "the job's --timeout passed",
     129: "hangup (HUP)",
     130: "interrupted (Ctrl-C)",
+    UNREAD_CODE: "left without a reader of its output (a closed pipe)",
     143: "terminated (TERM)",
 }
 
@@ -78,7 +80,7 @@ class Attempt:
         self.verdict: Verdict = Verdict(on_failure)
         self.grace, self.failure_grace = grace, failure_grace
         self.stopped: int | None = None
-        """The exit code of whoever ended the job from outside: a signal, the deadline, another runner."""
+        """The exit code of what ended the job from outside: a signal, the deadline, a closed pipe, another runner."""
         self.results: dict[int, bytearray] = {rank: bytearray() for rank in ranks}
         self.host: str = socket.gethostname()
         self.on_ending: Callable[[], None] = lambda: None

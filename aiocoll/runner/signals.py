@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
     from aiocoll.runner.job import Attempt
 
-STOPPED = (124, 129, 130, 143)
-"""Exit codes of a job that a deadline or a signal ended, not a failure: its ranks have the whole grace time."""
+UNREAD_CODE: int = 128 + signal.SIGPIPE
+"""What a shell has for a command that SIGPIPE has ended, and we for one whose output nobody reads any more."""
+STOPPED = (124, 129, 130, UNREAD_CODE, 143)
+"""Exit codes of a job that a deadline, a signal or a closed pipe ended, not a failure: its ranks have the whole grace
+time."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -48,13 +51,13 @@ class Signals:
         for number in STOPPING:
             # What was ignored when we started (HUP under nohup, INT of a shell's background job) stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._install(number, self._stop, 128 + number)
+                self._install(number, self.stop, 128 + number)
         for number in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             self._install(number, self._pass_on, number)
         if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
             self._install(signal.SIGTSTP, self._suspend)
         for came in self._early.came:
-            self._loop.call_soon(self._stop, 128 + came)
+            self._loop.call_soon(self.stop, 128 + came)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,7 +68,8 @@ class Signals:
         self._loop.add_signal_handler(number, call, *args)
         self._installed.append(number)
 
-    def _stop(self, code: int) -> None:
+    def stop(self, code: int) -> None:
+        """Ends the job as a signal does."""
         self.stopped = self.stopped or code
         self.arrived.set()
         if self.attempt is not None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from aiocoll.errors import AiocollError, RendezvousTimeoutError, UsageError
 from aiocoll.runner.console import Console
@@ -18,7 +19,7 @@ from aiocoll.runner.job import TIMEOUT_CODE, Attempt, open_logs
 from aiocoll.runner.options import JOIN_S, Options
 from aiocoll.runner.processes import Processes
 from aiocoll.runner.replace import Claim, Replacements
-from aiocoll.runner.signals import EarlySignals, Signals
+from aiocoll.runner.signals import UNREAD_CODE, EarlySignals, Signals
 from aiocoll.runner.start import Recipe, Started
 from aiocoll.store.server import StoreServer
 
@@ -50,12 +51,20 @@ class Supervisor:
             if self.recipe.traces is not None:
                 stack.callback(self.recipe.traces.remove)
             caught = stack.enter_context(Signals(self.loop, early)) if early is not None else None
+            if caught is not None:
+                self._console.on_unread = partial(self._unread, self.loop, caught)
             if first is not None:
                 return await self._alone(first, caught)
             assert caught is not None
             from aiocoll.runner.several import among_others
 
             return await among_others(self, caught)
+
+    @staticmethod
+    def _unread(loop: asyncio.AbstractEventLoop, signals: Signals) -> None:
+        """Other tools get SIGPIPE when nobody reads what they say."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the job with it
+            loop.call_soon_threadsafe(signals.stop, UNREAD_CODE)
 
     async def _alone(self, started: Started, signals: Signals | None) -> tuple[int, list[str]]:
         for restart in range(self.restarts + 1):

@@ -246,7 +246,7 @@ def summary(
     ``told``: of those that failed it has been said already (`chronicle`).
     """
     cause = verdict.cause
-    if cause is None:
+    if cause is None or (size == 1 and cause.code == -signal.SIGPIPE):  # a shell says nothing of that, either
         return []
     prefix = f"[r{cause.rank}] " if size > 1 else ""
     lines: list[str] = []

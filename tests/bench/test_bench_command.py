@@ -189,3 +189,13 @@ def test_without_a_terminal_rich_is_not_imported() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=DEADLINE_S
     )
     assert done.stderr == "False 0\n" and done.stdout.startswith("collective,")
+
+
+def test_a_reader_that_goes_away_ends_it_and_its_ranks_without_a_word() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "aiocoll", "bench", "all", "--seconds", "0.01", "-w", "1"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith(b"# aiocoll")
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait(DEADLINE_S) == 141

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -113,3 +114,29 @@ def test_a_runner_never_needs_numpy(runner: Any) -> None:
     done = runner.run("-n", 2, "-v", runner.script("pass"), env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.code == 0 and "BLAS threads" in done.err
     assert "aiocoll.runner.supervise" in done.err and "numpy" not in done.err
+
+
+@pytest.mark.parametrize("command", ["doctor --env", "--help", "--version", "run --help", "run --dry-run -m this"])
+def test_a_reader_that_has_gone_ends_a_command_without_a_word(command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    argv = [sys.executable, "-m", "aiocoll", *command.split()]
+    with open(writing, "wb") as pipe:
+        done = subprocess.run(argv, stdout=pipe, stderr=subprocess.PIPE, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_standard_output_may_be_closed() -> None:
+    command = f'exec "{sys.executable}" -m aiocoll doctor --env >&-'
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode in (0, 1) and done.stderr == b""
+
+
+def test_another_pipe_that_breaks_is_no_reader_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(argv: list[str]) -> int:
+        raise BrokenPipeError("of a child, say")
+
+    monkeypatch.setattr(doctor, "main", broken)
+    with pytest.raises(BrokenPipeError, match="of a child"):
+        main(["doctor"])

@@ -93,13 +93,37 @@ def test_json_is_one_event_a_line(runner: Any) -> None:
     assert "exited with code 5" in events[-1]["words"][-1]
 
 
-def test_a_reader_that_goes_away_is_a_broken_pipe_for_the_ranks(runner: Any) -> None:
-    script = runner.script("while True: print('x' * 100)")
-    process = runner.start("-n", 2, script)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_goes_away_ends_the_job_without_a_word(runner: Any, more: list[str]) -> None:
+    script = runner.script("""
+        import os
+        try:
+            while True:
+                print("x" * 100)
+        finally:
+            open("ended" + os.environ["RANK"], "w").close()
+    """)
+    process = runner.start("-n", 2, *more, script)
+    wanted = [b'"rank": 0, "stream"', b'"rank": 1, "stream"'] if more else [b"[r0]", b"[r1]"]
+    for text in wanted:  # both have begun
+        runner.line(process, text)
+    process.stdout.close()
+    assert process.wait(60) == 141 and process.stderr.read() == b""
+    assert (runner.directory / "ended0").exists() and (runner.directory / "ended1").exists()
+    assert runner.nothing_left()
+
+
+def test_a_reader_that_has_gone_when_the_job_has_ended_well(runner: Any) -> None:
+    process = runner.start("-n", 2, runner.script("print('nobody hears it')"))
+    process.stdout.close()
+    assert process.wait(60) == 141 and process.stderr.read() == b""
+
+
+def test_a_lone_rank_that_a_closed_pipe_ends(runner: Any) -> None:
+    process = runner.start("-n", 1, "--no-python", "yes")
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(60) == 1
-    assert b"BrokenPipeError" in process.stderr.read()
+    assert process.wait(60) == 141 and process.stderr.read() == b""
 
 
 @pytest.mark.slow
