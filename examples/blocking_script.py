@@ -52,7 +52,7 @@ def run(rank: int, size: int) -> None:
     losses = [np.zeros(1) for _ in range(size)]
     dist.all_gather(losses, np.array([np.mean(error**2)]))
     if rank == 0:
-        print(f"{size} ranks, backend {dist.get_backend()}: ring and all_reduce agree on {mine}")
+        print(f"world of {size}, backend {dist.get_backend()}: ring and all_reduce agree on {mine}")
         print(f"fitted weight {weights[:3].round(4)} bias {weights[3:].round(4)}, worst loss {max(losses)[0]:.1e}")
     assert np.allclose(weights, TRUTH, atol=1e-3), f"rank {rank}: the fit ended at {weights}"
 

@@ -70,7 +70,7 @@ async def main(group: aiocoll.Group) -> None:
         except (aiocoll.PeerLostError, aiocoll.GroupBrokenError) as error:
             result = await group.shrink()
             state["kill"] = state["step"] + (options.kill_every or np.inf)
-            print(f"step {state['step']}: {error}; {result.size} ranks go on")
+            print(f"step {state['step']}: {error}; going on with {result.size}")
     print(f"rank {group.rank} of {group.size}: test accuracy {result:.2%}")
     assert result >= 0.95
 

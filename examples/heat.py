@@ -72,7 +72,7 @@ async def main(group: aiocoll.Group) -> None:
     """Simulates, and draws what rank 0 has gathered."""
     if (heat := await simulate(group)) is not None:
         png(PICTURE, heat)
-        print(f"{group.size} ranks, {STEPS} steps: mean {heat.mean():.12f}, see {PICTURE}")
+        print(f"world of {group.size}, {STEPS} steps: mean {heat.mean():.12f}, see {PICTURE}")
 
 
 if __name__ == "__main__":

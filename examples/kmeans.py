@@ -59,7 +59,7 @@ async def main(group: aiocoll.Group) -> None:
     centres, error, steps = await kmeans(group, points, options.clusters)
     if group.rank == 0:
         spots = sorted(np.degrees(np.arctan2(centres[:, 1], centres[:, 0])).round().astype(int) % 360)
-        total = f"{group.size * options.points:,} points on {group.size} ranks"
+        total = f"{group.size * options.points:,} points in a world of {group.size}"
         print(f"{total}, {steps} steps, mean squared distance {error:.3f}")
         print("centres at", ", ".join(f"{spot} degrees" for spot in spots))
 

@@ -61,7 +61,7 @@ def main() -> None:
         if rank == 0 and round % (options.rounds // 5 or 1) == 0:
             print(f"round {round:3d}: ranks were {apart:.4f} apart")
     if rank == 0:
-        print(f"{dist.get_world_size()} ranks agree on {weights.round(2)}; true are {TRUTH}")
+        print(f"a world of {dist.get_world_size()} agrees on {weights.round(2)}; true are {TRUTH}")
     dist.destroy_process_group()
     if not np.allclose(weights, TRUTH, atol=0.2):
         raise SystemExit(f"rank {rank}: the weights are {weights}, far from {TRUTH}")

@@ -61,7 +61,7 @@ async def main(group: aiocoll.Group) -> None:
     seconds, images = time.perf_counter() - begun, options.epochs * len(digits.train_labels)
     share = await accuracy(group, network, digits)
     if first:
-        print(f"{group.size} ranks: {images:,} images in {seconds:.2f} s, {images / seconds:,.0f} images per second")
+        print(f"world of {group.size}: {images:,} images in {seconds:.2f} s, {images / seconds:,.0f} images per second")
         print(f"test accuracy {share:.2%} on {len(digits.test_labels)} images that were not trained on")
     if first and options.save:
         np.save(options.save, network.weights)

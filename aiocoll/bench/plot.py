@@ -49,7 +49,7 @@ def plot(report: Report, path: Path) -> None:
     _axes(rates, "bus bandwidth (GB/s)", logarithmic=False)
     figure.legend(*times.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     ranks, cpu, cpus = (report.machine.get(name) for name in ("ranks", "cpu", "cpus"))
-    figure.suptitle(f"{ranks} ranks, {cpu}, {cpus} usable CPUs", fontsize="medium")
+    figure.suptitle(f"world of {ranks}, {cpu}, usable CPUs: {cpus}", fontsize="medium")
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:  # ValueError: an ending that means no format

@@ -91,10 +91,11 @@ def text_row(row: Row, places: Sequence[str]) -> str:
 
 def text_machine(machine: dict[str, Any]) -> str:
     """Where it was measured, above everything."""
+    plural = {name: "s" if machine[name] > 1 else "" for name in ("ranks", "hosts", "cpus")}
     return (
         f"# aiocoll {machine['aiocoll']}, {machine['python']}, NumPy {machine['numpy']}; {machine['cpu']}, "
-        f"{machine['cpus']} usable CPUs, {machine['system']}\n"
-        f"# {machine['ranks']} ranks on {machine['hosts']} host{'s' if machine['hosts'] > 1 else ''}, "
+        f"{machine['cpus']} usable CPU{plural['cpus']}, {machine['system']}\n"
+        f"# {machine['ranks']} rank{plural['ranks']} on {machine['hosts']} host{plural['hosts']}, "
         f"transport {machine['transport']}, calls: {machine['caller']}"
     )
 

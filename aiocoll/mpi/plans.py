@@ -41,9 +41,7 @@ def bcast(rank: int, size: int, buf: Any, root: Any) -> Plan:
     return followed_by(lambda group: group.broadcast(None, where, out.flat), lambda _: out.settle())
 
 
-def reduction(
-    collective: str, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Any, root: Any = None
-) -> Plan:
+def reduction(collective: str, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Any, root: Any = None) -> Plan:
     """Reduce (with a root), Allreduce, Scan and Exscan: ``collective`` is what the group calls it."""
     what = {"reduce": "Reduce", "all_reduce": "Allreduce", "scan": "Scan", "exscan": "Exscan"}[collective]
     where = None if root is None else root_of(root, size, what, rank)
@@ -63,11 +61,13 @@ def reduction(
                 landing.fill(result)
 
         return followed_by(lambda group: getattr(group, collective)(given.flat, kernel), land)
+
+    def settle(_: Any) -> None:
+        landing.settle()
+
     if where is None:
-        plan: Plan = lambda group: group.all_reduce(given.flat, kernel, landing.flat)  # noqa: E731
-    else:
-        plan = lambda group: group.reduce(given.flat, kernel, where, landing.flat)  # noqa: E731
-    return followed_by(plan, lambda _: landing.settle())
+        return followed_by(lambda group: group.all_reduce(given.flat, kernel, landing.flat), settle)
+    return followed_by(lambda group: group.reduce(given.flat, kernel, where, landing.flat), settle)
 
 
 def gather(rank: int, size: int, sendbuf: Any, recvbuf: Any, root: Any, *, varying: bool) -> Plan:
@@ -96,8 +96,8 @@ def all_gather(rank: int, size: int, sendbuf: Any, recvbuf: Any, *, varying: boo
     _same_type(given, out.flat, what, rank)
     if given.size * size != out.flat.size:
         raise UsageError(
-            f"{what} on rank {rank}: {given.size} elements from each of {size} ranks do not fill a buffer of "
-            f"{out.flat.size}"
+            f"{what} on rank {rank}: {given.size} elements from each of {size} rank{'s' * (size > 1)} do not fill a "
+            f"buffer of {out.flat.size}"
         )
     return followed_by(lambda group: group.all_gather(given, out.flat), lambda _: out.settle())
 
@@ -119,8 +119,7 @@ def scatter(rank: int, size: int, sendbuf: Any, recvbuf: Any, root: Any, *, vary
         _same_type(parts[rank], out.flat, what, rank)
         if parts[rank].size > out.flat.size:
             raise UsageError(
-                f"{what} on rank {rank}: its own part has {parts[rank].size} elements, recvbuf room for "
-                f"{out.flat.size}"
+                f"{what} on rank {rank}: its own part has {parts[rank].size} elements, recvbuf room for {out.flat.size}"
             )
     return followed_by(lambda group: group.scatter(parts, where), out.take)
 
@@ -155,9 +154,7 @@ def reduce_scatter(
     if counts is not None and len(counts) == size and sum(counts) == given.flat.size:
         wanted = counts[rank]
     if wanted is not None and (out.flat.size < wanted if given is out else out.flat.size != wanted):
-        raise UsageError(
-            f"{what} on rank {rank}: its block has {wanted} elements, recvbuf is for {out.flat.size}"
-        )
+        raise UsageError(f"{what} on rank {rank}: its block has {wanted} elements, recvbuf is for {out.flat.size}")
     kernel = kernel_of(op, given.datatype, f"{what} on rank {rank}")
     return followed_by(
         lambda group: group.reduce_scatter(given.flat, kernel, counts), out.take if given is out else out.fill

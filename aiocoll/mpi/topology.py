@@ -137,7 +137,7 @@ def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:
     given = [0] * dims if isinstance(dims, int) else [int(each) for each in dims]
     fixed = math.prod(each for each in given if each)
     if nnodes < 1 or any(each < 0 for each in given) or nnodes % fixed:
-        raise DimsError(f"Compute_dims: {nnodes} ranks make no grid of {given} (0 is to be found)")
+        raise DimsError(f"Compute_dims: a grid of {given} cannot have {nnodes} cells (0 is to be found)")
     free = given.count(0)
     if not free and fixed != nnodes:
         raise DimsError(f"Compute_dims: a grid of {given} has {fixed} cells, not {nnodes}")

@@ -100,7 +100,7 @@ class Ranks:
             return self._start(options.n or RANKS, connect)
         if options.n not in (None, self._crew.size) or (connect and connect != self._options):
             raise UsageError(
-                f"%%ranks: {self._crew.size} ranks are running, and keep their number and their "
+                f"%%ranks: {_ranks(self._crew.size)} running, and keep their number and their "
                 "transport; %ranks stop ends them, and with them what they hold"
             )
         return self._crew
@@ -120,12 +120,13 @@ class Ranks:
                 _show("stdout", _status(crew))
             elif options.what == "stop":
                 self.stop()
-                _show("stdout", "no ranks were running\n" if crew is None else f"{crew.size} ranks have ended\n")
+                ended = "no ranks were running" if crew is None else f"{_ranks(crew.size, 'has', 'have')} ended"
+                _show("stdout", f"{ended}\n")
             else:
                 n = options.n or (RANKS if crew is None else crew.size)
                 self.stop()
                 self._start(n, self._options)
-                _show("stdout", f"{n} new ranks\n")
+                _show("stdout", f"{n} new rank{'s' * (n > 1)}\n")
 
 
 def _status(crew: Crew | None) -> str:
@@ -134,7 +135,11 @@ def _status(crew: Crew | None) -> str:
     if crew.over is not None:
         return f"no ranks any more: {crew.cause}\n"
     pids = ", ".join(f"{rank}: {pid}" for rank, pid in sorted(crew.pids.items()))
-    return f"{crew.size} ranks, {crew.cells} cells run; processes by rank: {pids}\n"
+    return f"{crew.size} rank{'s' * (crew.size > 1)}, cells run: {crew.cells}; processes by rank: {pids}\n"
+
+
+def _ranks(count: int, one: str = "is", several: str = "are") -> str:
+    return f"1 rank {one}" if count == 1 else f"{count} ranks {several}"
 
 
 # ---------------------------------------------------------------------------------------------- what is typed

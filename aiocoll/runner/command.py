@@ -70,7 +70,7 @@ def _run(options: Options, layout: Layout, program: list[str], env: dict[str, st
     )
     if options.verbose:
         threads = env.get(BLAS_VARIABLES[0])
-        console.say(f"aiocoll: job {layout.job}: {options.ranks} ranks here, {threads} BLAS threads each")
+        console.say(f"aiocoll: job {layout.job}: ranks here: {options.ranks}, BLAS threads of each: {threads}")
     return see_through(options, layout, recipe, console)
 
 

@@ -203,7 +203,7 @@ class Coordinator:
         self._next_rank += seat.ranks
         reply = {"first": self._living[node].first, "nodes": len(self._living)}
         await self._store.set(f"reply/{seat.process}", json.dumps(reply).encode())
-        self._say(f"aiocoll: node {node} ({seat.host}) has come, with {seat.ranks} ranks")
+        self._say(f"aiocoll: node {node} ({seat.host}) has come, with {seat.ranks} rank{'s' * (seat.ranks > 1)}")
 
     def _why_not(self, node: int, seat: Seat) -> str:
         mine = self._options

@@ -123,7 +123,7 @@ class Processes:
             pipes = len(self._pipes)
             self.close()
             raise AiocollError(
-                f"the runner cannot start {len(self._places)} ranks: {error.strerror} "
+                f"the runner cannot start {len(self._places)} rank{'s' * (len(self._places) > 1)}: {error.strerror} "
                 f"(with {pipes} pipes open; see ulimit -n and ulimit -u)"
             ) from error
         finally:

@@ -12,7 +12,7 @@ EXAMPLE = "blocking_script.py"
 def check(output: str, ranks: int) -> None:
     total = ranks * (ranks - 1) // 2 * 10  # the sum of 10 * rank; plus ranks * (0..4)
     first, last = f"[{total}.", f"{total + 4 * ranks}.]"
-    assert f"{ranks} ranks, backend tcp: ring and all_reduce agree on" in output
+    assert f"world of {ranks}, backend tcp: ring and all_reduce agree on" in output
     agreed = next(line for line in output.splitlines() if "agree on" in line)
     assert first in agreed.replace("[ ", "[") and agreed.endswith(last)
     assert "fitted weight [ 1.  -2.   0.5] bias [3.]" in output

@@ -22,7 +22,7 @@ def train(installed: Installed, *options: str, pause: float) -> subprocess.Compl
 @pytest.mark.slow
 def test_the_survivors_train_to_the_end(installed: Installed) -> None:
     done = train(installed, pause=0.0)
-    assert re.findall(r"(\d) ranks go on", done.stdout) == ["3", "3", "3", "2", "2", "1"]
+    assert re.findall(r"going on with (\d)", done.stdout) == ["3", "3", "3", "2", "2", "1"]
     assert done.stdout.count("test accuracy") == 1
     assert re.search(r"rank \d finished: the job succeeded without ranks \d, \d and \d$", done.stderr.strip())
 

@@ -21,7 +21,7 @@ def test_an_example_is_read_in_a_minute(example: Path) -> None:
 @pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_kmeans_finds_the_spots(job: Job, ranks: int) -> None:
     said = job(ranks, "kmeans.py", "--points", "5000").stdout
-    assert f"{5000 * ranks:,} points on {ranks} ranks" in said
+    assert f"{5000 * ranks:,} points in a world of {ranks}" in said
     spots = [int(each) for each in re.findall(r"(\d+) degrees", said)]
     around = {72 * round(each / 72) % 360: (each + 36) % 72 - 36 for each in spots}
     assert sorted(around) == [0, 72, 144, 216, 288]
@@ -75,4 +75,4 @@ def test_averaged_parameters_come_to_the_truth(job: Job, ranks: int) -> None:
     said = job(ranks, "parameter_averaging.py").stdout
     apart = [float(each) for each in re.findall(r"were ([\d.]+) apart", said)]
     assert len(apart) == 5 and apart[-1] < 0.1 < apart[0]
-    assert f"{ranks} ranks agree on" in said
+    assert f"a world of {ranks} agrees on" in said

@@ -23,7 +23,7 @@ def accuracy(output: str) -> float:
 def test_four_ranks_learn_and_agree_with_one(job: Job) -> None:
     output = job(4, EXAMPLE, "--epochs", "20", "--check").stdout
     assert accuracy(output) >= 95
-    assert re.search(r"4 ranks: 28,760 images in [\d.]+ s, [\d,]+ images per second", output)
+    assert re.search(r"world of 4: 28,760 images in [\d.]+ s, [\d,]+ images per second", output)
     difference = re.search(r"largest difference .*: ([\d.e+-]+)", output)
     assert difference and float(difference[1]) < 1e-6
     assert "[##############################] epoch  20/20" in output  # the bar of rank 0 alone
