@@ -186,7 +186,9 @@ def _call(function: Callable[[Array, Array], Any], shape: tuple[int, ...], dtype
         args = (left.reshape(shape).copy(), right.reshape(shape).copy())
         try:
             result = context.copy().run(function, *args)
-        except (Exception, SystemExit, GeneratorExit) as exc:  # which would end a loop of ours, too
+        except KeyboardInterrupt:  # the program's, and no mistake of the function
+            raise
+        except BaseException as exc:  # SystemExit, say, which would end a loop of ours
             raise UsageError(f"{where} raised {type(exc).__name__}: {exc}") from exc
         np.copyto(out.reshape(shape), _checked(result, shape, dtype, where))
 

@@ -270,6 +270,10 @@ class FoldReceive(Receive):
             self.call.endpoint.failure.refuse(self.call, error)
             self.detach()
             return
+        except BaseException as error:  # Ctrl-C: whoever awaits the call gets it, and the others hear of it now
+            self.call.endpoint.failure.failed(self.call, error)
+            self.detach()
+            return
         self._folded += len(theirs)
 
     def complete(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 import aiocoll
 import aiocoll.distributed as dist
 from aiocoll import ops
-from aiocoll.errors import MismatchError, UsageError
+from aiocoll.errors import GroupBrokenError, MismatchError, UsageError
 from tests.distributed.ranks import ranks
 
 OP = dist.ReduceOp
@@ -111,3 +113,31 @@ def test_names_and_values_are_those_of_torch() -> None:
     with pytest.raises(UsageError, match="no reduction"):
         ops.as_op("premul_sum")
     assert aiocoll.SUM is not ops.PREMUL_SUM
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
+def test_an_op_that_is_interrupted_in_the_thread_that_folds_is_heard_of_by_all(kind: type[BaseException]) -> None:
+    """It raises in a callback of the loop, where nobody awaits anything; the deadline is far away."""
+
+    def fold(left: Any, right: Any) -> Any:
+        if threads.get(threading.get_ident()) == 0:
+            raise kind
+        return left + right
+
+    threads: dict[int, int] = {}
+
+    def program(rank: int) -> None:
+        dist.all_reduce(np.zeros(1), async_op=True).wait()
+        found = dist.all_reduce(np.zeros(1), async_op=True).get_future()
+        found.then(lambda _: threads.update({threading.get_ident(): rank})).wait()
+        dist.barrier()
+        x = np.arange(4.0) + rank
+        work = dist.all_reduce(x, aiocoll.op(fold), async_op=True)
+        refused = kind is not KeyboardInterrupt
+        wanted: type[BaseException] = UsageError if refused else GroupBrokenError if rank else KeyboardInterrupt
+        with pytest.raises(wanted) as caught:
+            work.wait()
+        if rank:
+            assert isinstance(caught.value, UsageError | GroupBrokenError) and caught.value.rank == 0
+
+    ranks(3, program, "tcp", timeout=50.0)

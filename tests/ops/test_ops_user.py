@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import functools
 import pickle
@@ -142,7 +143,7 @@ def test_what_it_raises_is_a_usage_error_that_names_the_rank_chained():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_one_that_would_end_what_calls_it_is_refused_like_any_other_error(kind):
     def leaving(left, right):
         raise kind("bye")
