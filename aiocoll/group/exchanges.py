@@ -174,7 +174,8 @@ class Exchanges(Calls):
         except TypeError:
             given = [parts]
         if len(given) != size:
-            raise UsageError(f"{what} on rank {rank}: {len(given)} parts for {size} rank{'s' * (size > 1)}; give one array per rank")
+            needed = f"{size} rank{'s' * (size > 1)}; give one array per rank"
+            raise UsageError(f"{what} on rank {rank}: {len(given)} parts for {needed}")
         return [Packed(part, f"{what}, part {number}", rank) for number, part in enumerate(given)]
 
 
