@@ -119,6 +119,8 @@ class Simulation:
         """Runs `main(group)` on every rank to the end; once per simulation."""
         if self._ranks is not None:
             raise UsageError("a Simulation runs once; make another for another run")
+        if asyncio._get_running_loop() is not None:
+            raise UsageError("a simulation has a loop of its own, and another one runs here: use asyncio.to_thread(run, …)")
         loop = SimLoop(self.seed, self._on_deadlock)
         self._ranks = Ranks(self.size)
         try:

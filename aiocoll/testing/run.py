@@ -48,6 +48,9 @@ def run(
     """
     if fabric not in FABRICS:
         raise UsageError(f"fabric={fabric!r}: one of {', '.join(FABRICS)} is needed")
+    if fabric != "process" and asyncio._get_running_loop() is not None:
+        raise UsageError(f"run() on fabric {fabric!r} has a loop of its own, and another one runs here: use "
+                         "await asyncio.to_thread(run, …)")  # fmt: skip
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise UsageError(f"size={size!r}: an int of at least 1 is needed")
     troubles = check_faults(faults, size)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from aiocoll import Group, errors
+from aiocoll.sim import Simulation
 from aiocoll.testing import CRASHED, FABRICS, Crash, run
 from aiocoll.testing.leaks import Belongings, LeakError, left_behind, no_leaked_tasks, no_leaks
 from aiocoll.testing.processes import RankDiedError
@@ -188,3 +189,21 @@ async def test_leaked_tasks_are_named_and_ended() -> None:
         async with no_leaked_tasks(grace=0.01):
             task = asyncio.create_task(asyncio.sleep(60), name="sleeper")
     assert task.cancelled()
+
+
+@pytest.mark.parametrize("fabric", ["sim", "inproc", "tcp"])
+async def test_in_a_running_loop_it_is_refused_and_in_a_thread_it_runs(fabric: str) -> None:
+    async def main(group: Group) -> int:
+        return int(await group.all_reduce(group.rank + 1))
+
+    with pytest.raises(errors.UsageError, match="has a loop of its own, and another one runs here: use await asyncio.to_thr"):
+        run(3, main, fabric)  # without a warning of a coroutine that nobody awaited
+    assert await asyncio.to_thread(run, 3, main, fabric) == [6, 6, 6]
+
+
+async def test_a_simulation_in_a_running_loop_is_refused() -> None:
+    async def main(group: Group) -> None:
+        await group.barrier()
+
+    with pytest.raises(errors.UsageError, match="a simulation has a loop of its own, and another one runs here"):
+        Simulation(2).run(main)
