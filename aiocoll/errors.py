@@ -172,6 +172,6 @@ def _portable(cause: BaseException) -> BaseException:
     try:
         if known and plain and type(kind(*cause.args)) is kind:
             return cause
-    except Exception:  # noqa: S110  (a constructor that wants more than it keeps: only its words can travel)
+    except Exception:  # noqa: S110  a constructor that wants more than it keeps: only its words can travel
         pass
     return AiocollError(f"{kind.__name__}: {cause}")

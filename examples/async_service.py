@@ -69,7 +69,7 @@ async def main(group: aiocoll.Group) -> None:
     async with server, asyncio.TaskGroup() as tasks:
         tasks.create_task(replica.exchange(group, options.demo * group.size**2))
         for port in ports * options.demo:
-            await asyncio.to_thread(lambda url: urlopen(url).read(), f"http://127.0.0.1:{port}/")  # noqa: S310
+            await asyncio.to_thread(lambda url: urlopen(url).read(), f"http://127.0.0.1:{port}/")  # noqa: S310  an address of our own
     slowest = await group.all_reduce(replica.slowest, aiocoll.MAX)
     if group.rank == 0:
         print(f"{replica.all[0]} requests served in {replica.rounds} rounds; slowest answer {1000 * slowest:.0f} ms")

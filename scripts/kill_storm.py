@@ -277,7 +277,7 @@ def belongings() -> set[str]:
     found |= {f"child {pid}" for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
     used = _used_by_others()
     # Semaphores are other programs': ranks make none.
-    lying = [each for each in Path("/dev/shm").iterdir() if not each.name.startswith("sem.")]  # noqa: S108
+    lying = [each for each in Path("/dev/shm").iterdir() if not each.name.startswith("sem.")]  # noqa: S108  only looks
     return found | {str(each) for each in lying if str(each) not in used}
 
 
@@ -286,7 +286,7 @@ def _used_by_others() -> set[str]:
     used = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
-            used |= {line.split()[-1] for line in maps.read_text().splitlines() if "/dev/shm/" in line}  # noqa: S108
+            used |= {line.split()[-1] for line in maps.read_text().splitlines() if "/dev/shm/" in line}  # noqa: S108  as above
     return used
 
 

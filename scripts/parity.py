@@ -108,7 +108,7 @@ def arguments_of(thing: Any) -> list[Argument] | None:
     if isinstance(thing, enum.EnumMeta | property) or not callable(thing):
         return None
     if isinstance(thing, type) and "torch._C" in getattr(thing, "__module__", ""):
-        return _documented(thing.__init__)  # type: ignore[misc]
+        return _documented(thing.__init__)  # type: ignore[misc]  # of that very class, no subclass
     try:
         parameters = inspect.signature(thing).parameters.values()
     except (ValueError, TypeError):

@@ -196,8 +196,7 @@ def gather(it: Setting) -> Case | None:
     wanted = [it.of(rank) for rank in range(it.size)] if mine else []
     if it.facade is not None:
         dist, rows = it.facade, [it.empty(it.count) for _ in range(it.size)] if mine else None
-        call = lambda: dist.gather(x, rows, root)  # noqa: E731
-        return _case(it, call, "dist.gather(x, list, root)", x, wanted, rows or [])
+        return _case(it, lambda: dist.gather(x, rows, root), "dist.gather(x, list, root)", x, wanted, rows or [])
     case = _case(it, lambda: it.group.gather(x, root), "group.gather(x, root)", x, wanted, [])
     if mine:
         case.results = _as_returned
@@ -215,10 +214,10 @@ def scatter(it: Setting) -> Case | None:
     y, given, wanted = it.empty(count), x if mine else None, [it.of(root, start, count)]
     if it.facade is not None and it.count % it.size == 0:  # the facade's parts are all alike
         dist = it.facade
-        call = lambda: dist.scatter(y, parts, root)  # noqa: E731
-        return _case(it, call, "dist.scatter(y, list, root)", given, wanted, [y], it.marks())
-    call = lambda: it.group.scatter(parts, root, out=y)  # noqa: E731
-    return _case(it, call, "group.scatter(list, root, out=y)", given, wanted, [y], it.marks())
+        words = "dist.scatter(y, list, root)"
+        return _case(it, lambda: dist.scatter(y, parts, root), words, given, wanted, [y], it.marks())
+    words = "group.scatter(list, root, out=y)"
+    return _case(it, lambda: it.group.scatter(parts, root, out=y), words, given, wanted, [y], it.marks())
 
 
 def reduce_scatter(it: Setting) -> Case | None:
@@ -228,8 +227,8 @@ def reduce_scatter(it: Setting) -> Case | None:
     x, op = it.empty(it.count), op_named(it.op)
     start, count = it.blocks()[it.rank]
     y, wanted = _result(it, count), [it.folded(range(it.size), start, count)]
-    call = lambda: it.group.reduce_scatter(x, op, out=y)  # noqa: E731
-    return _case(it, call, "group.reduce_scatter(x, out=y)", x, wanted, [y], it.marks())
+    words = "group.reduce_scatter(x, out=y)"
+    return _case(it, lambda: it.group.reduce_scatter(x, op, out=y), words, x, wanted, [y], it.marks())
 
 
 def all_to_all(it: Setting) -> Case | None:

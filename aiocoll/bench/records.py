@@ -15,12 +15,19 @@ from typing import Any, Final
 
 FORMAT: Final = "aiocoll bench 1"
 
-_WHOLE: Final[Callable[[int], float]] = lambda p: 1.0  # noqa: E731
-_OTHERS: Final[Callable[[int], float]] = lambda p: (p - 1) / p  # noqa: E731
+
+def _whole(p: int) -> float:
+    return 1.0
+
+
+def _others(p: int) -> float:
+    return (p - 1) / p
+
+
 _FACTORS: Final[dict[str, Callable[[int], float]]] = {
     "all_reduce": lambda p: 2 * (p - 1) / p,
-    "reduce": _WHOLE, "broadcast": _WHOLE, "scan": _WHOLE, "exscan": _WHOLE, "ping_pong": _WHOLE,
-    "all_gather": _OTHERS, "gather": _OTHERS, "scatter": _OTHERS, "reduce_scatter": _OTHERS, "all_to_all": _OTHERS,
+    "reduce": _whole, "broadcast": _whole, "scan": _whole, "exscan": _whole, "ping_pong": _whole,
+    "all_gather": _others, "gather": _others, "scatter": _others, "reduce_scatter": _others, "all_to_all": _others,
     "barrier": lambda p: 0.0,
 }  # fmt: skip
 

@@ -7,12 +7,13 @@ Rule of this package: pure functions on memory; nothing here waits, sends or kno
 - `scratch`: a bounded pool of byte buffers
 """
 
-from aiocoll.buffers.coerce import as_array, as_out, check_out, overlaps_itself
+from aiocoll.buffers.coerce import address_of, as_array, as_out, check_out, overlaps_itself, share_memory
 from aiocoll.buffers.layout import as_bytes, copy, flat, flat_bytes, is_packed, native, pack, pieces, shaped
 from aiocoll.buffers.scratch import Scratch
 
 __all__ = [
     "Scratch",
+    "address_of",
     "as_array",
     "as_bytes",
     "as_out",
@@ -25,5 +26,6 @@ __all__ = [
     "overlaps_itself",
     "pack",
     "pieces",
+    "share_memory",
     "shaped",
 ]

@@ -120,16 +120,22 @@ def _partly_shared(out: Array, x: Array) -> bool:
     """Whether the two share memory without being the same elements in the same places."""
     if not np.may_share_memory(out, x):  # compares bounds only: cheap, and mostly the whole answer
         return False
-    if out.shape == x.shape and out.dtype == x.dtype and _address(out) == _address(x):
+    if out.shape == x.shape and out.dtype == x.dtype and address_of(out) == address_of(x):
         if all(a == b for a, b, n in zip(out.strides, x.strides, out.shape, strict=True) if n > 1):
             return False
+    return share_memory(out, x)
+
+
+def share_memory(left: Array, right: Array) -> bool:
+    """Whether the two have an element in common; where that is too hard to find out, yes."""
     try:
-        return np.shares_memory(out, x, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any int, says its manual
+        return np.shares_memory(left, right, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any int, says its manual
     except np.exceptions.TooHardError:
         return True
 
 
-def _address(x: Array) -> int:
+def address_of(x: Array) -> int:
+    """Where its first element lies."""
     return int(x.__array_interface__["data"][0])
 
 

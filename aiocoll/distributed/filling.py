@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from ..buffers import address_of, share_memory
 from ..errors import MismatchError
 from ..sync import SyncGroup
 from .arguments import Array, Output
 from .refusals import RuntimeUsageError
-
-_OVERLAP_WORK = 100_000
 
 
 def settled(out: Output) -> Callable[[Any], None] | None:
@@ -62,7 +61,7 @@ def refuse_overlap(outputs: Sequence[Output], what: str, rank: int) -> None:
     for low, high, index in spans:
         open_until = [(end, other) for end, other in open_until if end > low]
         for _, other in open_until:
-            if _share(outputs[index].array, outputs[other].array):
+            if share_memory(outputs[index].array, outputs[other].array):
                 first, second = sorted((index, other))
                 raise RuntimeUsageError(
                     f"{what} on rank {rank}: tensors number {first} and {second} of the list overlap in memory; each "
@@ -76,22 +75,11 @@ def read_in_place(target: Array, inputs: Sequence[Array], what: str, rank: int) 
     found = False
     for each in inputs:
         if np.may_share_memory(target, each) and target.size and each.size:
-            if target.size == each.size and target.dtype == each.dtype and _address(target) == _address(each):
+            if target.size == each.size and target.dtype == each.dtype and address_of(target) == address_of(each):
                 found = True
-            elif _share(target, each):
+            elif share_memory(target, each):
                 raise RuntimeUsageError(
                     f"{what} on rank {rank}: output and input overlap in memory; an output is exactly one input (the "
                     "call works in place) or shares nothing with them: a copy of either will do"
                 )
     return found
-
-
-def _share(left: Array, right: Array) -> bool:
-    try:
-        return np.shares_memory(left, right, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any int, says its manual
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -51,7 +51,7 @@ class Call:
     """One collective call of one group under way on this rank; used again for calls alike, once it is over."""
 
     __slots__ = (
-        "_deadline", "_label", "began", "borrowed", "compared", "description", "endpoint", "error", "goes_on",
+        "_deadline", "_label", "again", "began", "borrowed", "compared", "description", "endpoint", "error", "goes_on",
         "greeting", "looked", "number", "ready", "received", "result", "said", "scope", "sendings", "sent", "stamps",
         "timeout", "wanted",
     )  # fmt: skip
@@ -91,8 +91,10 @@ class Call:
         """What the caller of a ready call gets."""
         self.goes_on: bool = False
         """Whether other algorithms follow in the same call."""
-        self.stamps: dict[tuple[int, int], Stamp | None] | None = stamps
-        """What the frames of such calls have in common, by step and payload bytes, where many such calls come."""
+        self.again: bool = stamps is not None
+        """Whether many such calls come, so that their frames may go the quick way."""
+        self.stamps: dict[tuple[int, int], Stamp | None] = {} if stamps is None else stamps
+        """What the frames of such calls have in common, by step and payload bytes."""
 
     def __repr__(self) -> str:
         return f"<Call {self.label} of {self.scope.label!r}>"
@@ -100,7 +102,7 @@ class Call:
     @property
     def label(self) -> str:
         """The call in messages."""
-        return self._label if self.stamps is None else f"{self._label} (call {self.number})"
+        return self._label if not self.again else f"{self._label} (call {self.number})"
 
     @property
     def collective(self) -> str:
@@ -204,7 +206,7 @@ class Channel(Private):
 
     def send(self, peer: int, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends ``data`` (contiguous array or bytes); awaiting it means that the data may be changed again."""
-        if self.call.stamps is not None and isinstance(data, np.ndarray):
+        if self.call.again and isinstance(data, np.ndarray):
             lent = self.lend(peer, data, meta)
             if lent is not None:
                 return lent
@@ -254,7 +256,7 @@ class Channel(Private):
 
     def recv(self, peer: int, into: NDArray[Any]) -> Awaitable[None]:
         """Receives exactly ``into.nbytes`` bytes straight into ``into`` (contiguous)."""
-        if self.call.stamps is not None:
+        if self.call.again:
             near = self.near(peer, into)
             if near is not None:
                 return near
@@ -262,7 +264,7 @@ class Channel(Private):
 
     def recv_fold(self, peer: int, into: NDArray[Any], op: Op, *, left: bool = False) -> Awaitable[None]:
         """Receives and reduces in one pass: ``into = op(into, incoming)``, or ``op(incoming, into)`` with ``left``."""
-        if self.call.stamps is not None and op.splittable:
+        if self.call.again and op.splittable:
             near = self.near(peer, into, op, left)
             if near is not None:
                 return near
@@ -275,9 +277,7 @@ class Channel(Private):
         view = flat_bytes(into) if into.nbytes else None
         return self._post(Receive(self.call, world, step, into.nbytes, view))
 
-    def take(
-        self, peer: int, place: Callable[[bytes, int], NDArray[Any]] | None = None
-    ) -> Awaitable[Parcel]:
+    def take(self, peer: int, place: Callable[[bytes, int], NDArray[Any]] | None = None) -> Awaitable[Parcel]:
         """Receives what the sender chose to send: a Parcel(meta, data). ``place(meta, nbytes)`` may choose where the
         data goes, or raise MismatchError."""
         world = self.ranks[peer]
@@ -287,7 +287,7 @@ class Channel(Private):
         self, to: int, data: Any, source: int, into: NDArray[Any], op: Op | None = None, *, left: bool = False
     ) -> Awaitable[None]:
         """Sends and receives at the same time, so that no ring can deadlock; with ``op`` it reduces into ``into``."""
-        if self.call.stamps is not None and isinstance(data, np.ndarray) and self.post(to, data):
+        if self.call.again and isinstance(data, np.ndarray) and self.post(to, data):
             if op is None or op.splittable:
                 return self.fetch(source, into, op, left)
             return self.usual(source, self._step(self.ranks[source]), into, op, left)
@@ -298,7 +298,7 @@ class Channel(Private):
     def combine(self, peer: int, x: NDArray[Any], op: Op) -> Awaitable[None]:
         """Both send ``x`` and fold what comes into it, the lower rank's as the left operand: equal bits on both."""
         left = peer < self.rank
-        if self.call.stamps is not None and op.splittable:
+        if self.call.again and op.splittable:
             both_near = self.combine_near(peer, x, op, left)
             if both_near is not None:
                 return both_near
@@ -315,7 +315,7 @@ class Channel(Private):
 
     def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends the same to every other member."""
-        if self.call.stamps is not None and isinstance(data, np.ndarray):
+        if self.call.again and isinstance(data, np.ndarray):
             if self.size == 2 and data.nbytes < LENT_BYTES_MIN and self.post(1 - self.rank, data, meta):
                 return DONE
             return self.show(data, meta)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..errors import WireError
 from ..wire import frame
 from ..wire.frame import Drain, Landing, pour
 from .mailbox import Mailbox
+from .message import Message
 from .operations import EMPTY, Outgoing, Receive, cost
 from .scope import bound
 
@@ -86,7 +87,7 @@ class Inbox:
         self.expected: dict[Key, Receive] = {}
         self.arrived: dict[Key, Arrival] = {}
         self.offers: dict[Ticket, tuple[Outgoing, memoryview]] = {}
-        self._granted: dict[Ticket, tuple[Any, int]] = {}
+        self._granted: dict[Ticket, tuple[Receive | Message, int]] = {}
         self._landing: dict[int, Receive] = {}
         self.gone: dict[int, int] = {}
         """Groups that this rank has left, and how many numbered calls it made there."""
@@ -208,7 +209,7 @@ class Inbox:
         elif not self.unwanted(peer, group, call, step, meta):
             self._keep(key, meta, length, offered=True)
 
-    def grant(self, kind: int, landing: Any, key: Key, length: int) -> None:
+    def grant(self, kind: int, landing: Receive | Message, key: Key, length: int) -> None:
         """Asks for the body of an offer; it will go to ``landing``."""
         peer, group, call, step = key
         self._granted[(peer, kind, group, call, step)] = (landing, length)
@@ -222,9 +223,9 @@ class Inbox:
             raise WireError(f"a body of {length} bytes follows an offer of {promised} bytes")
         if landing is None:
             return Drain()  # its call has failed here since
-        if kind == frame.BODY_DATA:
+        if isinstance(landing, Receive):
             self._landing[peer] = landing
-        return landing  # type: ignore[no-any-return]
+        return landing
 
     def message(self, peer: int, group: int, tag: int, step: int, meta: bytes, length: int) -> Landing:
         """A point-to-point message arrives."""
@@ -255,7 +256,7 @@ class Inbox:
     def rescinded(self, peer: int, group: int, tag: int, step: int) -> None:
         """A granted message will not come: its sender gave up. The receive waits for the next one."""
         message, _ = self._granted.pop((peer, frame.BODY_MESSAGE, group, tag, step), (None, 0))
-        if message is not None:
+        if isinstance(message, Message):
             message.mailbox.rescind(message)
 
     def _begin(self, receive: Receive, meta: bytes, length: int) -> bool:
@@ -364,7 +365,7 @@ class Inbox:
         waiting = [receive.call for key, receive in self.expected.items() if key[0] == peer]
         for ticket in [ticket for ticket in self._granted if ticket[0] == peer]:
             landing, _ = self._granted.pop(ticket)
-            if ticket[1] == frame.BODY_DATA:
+            if isinstance(landing, Receive):
                 waiting.append(landing.call)
         self._drop([key for key, arrival in self.arrived.items() if key[0] == peer and arrival.offered])
         return waiting

@@ -49,7 +49,7 @@ class Lateness:
             what = operation.describe()
             operation.finish(CollectiveTimeoutError(text, operation=what, elapsed=elapsed, **absentees(scope, missing)))
         elif call is not None or isinstance(operation, MessageSend):
-            subject = call if call is not None else operation
+            subject = operation if isinstance(operation, MessageSend) else call
             if any(inquiry.subject is subject and inquiry.final for inquiry in self.inquiries.values()):
                 return
             self._inquire(subject)  # type: ignore[arg-type]

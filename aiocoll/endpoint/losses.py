@@ -140,4 +140,3 @@ class Losses:
             link = self.endpoint.near[world]
             if link is not None:
                 link.recall(scope.id)
-

@@ -52,9 +52,7 @@ class Mailbox:
 
     # -- sending
 
-    def send(
-        self, peer: int, tag: int, meta: bytes, payload: memoryview | None, timeout: float
-    ) -> MessageSend | Done:
+    def send(self, peer: int, tag: int, meta: bytes, payload: memoryview | None, timeout: float) -> MessageSend | Done:
         """Sends one message to a world rank."""
         scope, endpoint = self.scope, self.endpoint
         assert scope is not None
@@ -65,8 +63,9 @@ class Mailbox:
             failed.finish(endpoint.failure.loss(peer, scope, failed.describe()))
             return failed
         key = (scope.id, tag & TAG_MASK, step)
-        make: Callable[[], MessageSend] = lambda: MessageSend(scope, peer, tag, step, timeout)  # noqa: E731
-        operation = endpoint.inbox.send(frame.MESSAGE, peer, key, meta, payload, make)
+        operation = endpoint.inbox.send(
+            frame.MESSAGE, peer, key, meta, payload, lambda: MessageSend(scope, peer, tag, step, timeout)
+        )
         if operation is None:
             return DONE
         assert isinstance(operation, MessageSend)

@@ -197,14 +197,17 @@ class Wanted:
 
     def remove(self, receive: MessageReceive) -> bool:
         """Takes one out; False if it is not here."""
-        key = (receive.source, receive.tag, receive.kind)
-        queue: Any = self._exact.get(key, self._others) if None not in key else self._others  # type: ignore[arg-type]
+        others: Any = self._others
+        queue, key = others, None
+        if receive.source is not None and receive.tag is not None:
+            key = (receive.source, receive.tag, receive.kind)
+            queue = self._exact.get(key, others)
         try:
             queue.remove(receive)
         except ValueError:
             return False
-        if not queue and queue is not self._others:
-            del self._exact[key]  # type: ignore[arg-type]
+        if not queue and key is not None:
+            self._exact.pop(key, None)
         return True
 
     def first_for(self, message: Message) -> MessageReceive | None:

@@ -48,9 +48,7 @@ class Wanted:
 
     __slots__ = ("_channel", "_into", "_left", "_op", "_peer", "_step", "receive")
 
-    def __init__(
-        self, channel: Near, peer: int, step: int, into: NDArray[Any], op: Op | None, left: bool
-    ) -> None:
+    def __init__(self, channel: Near, peer: int, step: int, into: NDArray[Any], op: Op | None, left: bool) -> None:
         self._channel, self._peer, self._step = channel, peer, step
         self._into, self._op, self._left = into, op, left
         self.receive: Receive | Done | None = None
@@ -93,16 +91,14 @@ class Near:
         """A send as any other; None if it is over."""
         raise NotImplementedError
 
-    def near(
-        self, peer: int, into: NDArray[Any], op: Op | None = None, left: bool = False
-    ) -> Wanted | Done | None:
+    def near(self, peer: int, into: NDArray[Any], op: Op | None = None, left: bool = False) -> Wanted | Done | None:
         """A receive that looks before it is posted; None where nothing is to be had by looking."""
         call = self.call
         world = self.ranks[peer]
         if call.endpoint.near[world] is None:
             return None
         step = call.received.get(world, 0)
-        stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)  # type: ignore[union-attr]
+        stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, into)
         if stamp is None:
@@ -122,7 +118,7 @@ class Near:
         if link is None or not link.ready or call.error is not None:
             return None
         step = call.sent.get(world, 0)
-        stamp = call.stamps.get((step, x.nbytes), _UNKNOWN)  # type: ignore[union-attr]
+        stamp = call.stamps.get((step, x.nbytes), _UNKNOWN)
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, x)
         if stamp is None or stamp.dtype is not x.dtype or call.received.get(world, 0) != step:
@@ -164,7 +160,7 @@ class Near:
     def guess(self, peer: int, meta: bytes, into: NDArray[Any]) -> bool:
         """Receives what came with ``meta`` before, if the same comes again while this rank may look."""
         call = self.call
-        if call.stamps is None:
+        if not call.again:
             return False
         world = self.ranks[peer]
         step, stamp = call.received.get(world, 0), None
@@ -226,7 +222,7 @@ class Near:
         if link is None or not link.ready or call.error is not None:
             return False
         step = call.sent.get(world, 0)
-        stamp = call.stamps.get((step, data.nbytes), _UNKNOWN)  # type: ignore[union-attr]
+        stamp = call.stamps.get((step, data.nbytes), _UNKNOWN)
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, data, meta)
         if stamp is None or stamp.dtype is not data.dtype or not endpoint.inbox.count(world, stamp.price):
@@ -250,7 +246,7 @@ class Near:
         if link is None or not link.ready or call.error is not None:
             return False
         if stamp is None:
-            stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)  # type: ignore[union-attr]
+            stamp = call.stamps.get((step, into.nbytes), _UNKNOWN)
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, into)
         if stamp is None or stamp.dtype is not into.dtype:
@@ -307,7 +303,7 @@ class Near:
 
     def _stamp_of(self, step: int, data: NDArray[Any], meta: bytes) -> Stamp | None:
         """The stamp of such frames, if they have one."""
-        stamp = self.call.stamps.get((step, data.nbytes), _UNKNOWN)  # type: ignore[union-attr]
+        stamp = self.call.stamps.get((step, data.nbytes), _UNKNOWN)
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, data, meta)
         return stamp if stamp is not None and stamp.dtype is data.dtype else None
@@ -318,9 +314,9 @@ class Near:
         call = self.call
         stamps, memory = call.stamps, call.endpoint.memory
         key, stamp = (-1 - step if private else step, data.nbytes), None
-        if private and stamps is not None and key in stamps:
+        if private and key in stamps:
             return stamps[key]
-        if stamps is not None and memory is not None and step < _STEPS_MAX:
+        if call.again and memory is not None and step < _STEPS_MAX:
             meta = call.greeting + meta if step == 0 else meta
             stamp = memory.stamp(frame.DATA, call.scope.id, step, meta, data.dtype, data.size, private)
             if stamp is not None:

@@ -38,8 +38,7 @@ def snapshot(endpoint: Endpoint, why: str, *, job: str = "", restart: int = 0, f
         "wall": time.time(),
         "clock": endpoint.flight.clock(),
         "members": [
-            {"rank": each.rank, "shown": each.number, "host": each.host, "pid": each.pid}
-            for each in endpoint.members
+            {"rank": each.rank, "shown": each.number, "host": each.host, "pid": each.pid} for each in endpoint.members
         ],
         "gone": {str(rank): reason for rank, reason in dict(endpoint.failure.absent).items()},
         "groups": [_group(scope) for scope in list(endpoint.scopes.values())],
@@ -59,8 +58,7 @@ def _group(scope: Scope) -> dict[str, Any]:
         "next_call": scope.next_call,
         "last": scope.last,
         "under_way": [
-            {"call": call.number, "label": call.label, "made": call.description}
-            for call in list(scope.calls.values())
+            {"call": call.number, "label": call.label, "made": call.description} for call in list(scope.calls.values())
         ],
     }
 

@@ -100,9 +100,7 @@ class Stalls:
             scope, seconds = subject.scope, self.endpoint.loop.time() - subject.began
             label = _label(subject)
             how = "went on" if error is None else f"ended with {type(error).__name__}"
-            log.warning(
-                "%s of group %r on rank %d %s after %.1f s", label, scope.label, scope.rank, how, seconds
-            )
+            log.warning("%s of group %r on rank %d %s after %.1f s", label, scope.label, scope.rank, how, seconds)
             self.endpoint.note("stall_over", group=scope.label, rank=scope.rank, call=label, seconds=seconds, how=how)
 
     def woke(self, operation: Operation) -> None:

@@ -249,7 +249,7 @@ class Calls:
             fact[ERROR] = words(error)
             endpoint.failure.failed(call, error)
             if call.error is not None and call.error is not error:
-                raise call.error  # noqa: B904  (which has a cause of its own, if any; what came second is its context)
+                raise call.error  # noqa: B904  which has a cause of its own, if any; what came second is its context
             raise
         finally:
             call.over()

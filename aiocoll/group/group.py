@@ -277,7 +277,7 @@ class Group(Reductions, Messages, Recoveries, Growing, Bundles):
     async def _let_sends_leave(self) -> None:
         loop = self._endpoint.loop
         until = loop.time() + _LEAVING_SECONDS
-        while any(not send.done for send in self._scope.mailbox.sends) and loop.time() < until:  # noqa: ASYNC110
+        while any(not send.done for send in self._scope.mailbox.sends) and loop.time() < until:  # noqa: ASYNC110  sends have no event
             await asyncio.sleep(0.001)
 
     def _abandon(self) -> None:

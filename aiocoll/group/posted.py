@@ -108,7 +108,8 @@ def when_awaited(method: Callable[P, Posted[T]]) -> Callable[P, Posted[T]]:
         try:
             return method(*args, **kwargs)
         except AiocollError as error:
-            args[0]._says(error, method.__name__)  # type: ignore[attr-defined]  # a group's method
+            group: Any = args[0]
+            group._says(error, method.__name__)
             return failing(error)
 
     return made

@@ -186,9 +186,7 @@ class Collectives(Calling):
         """Starts an Alltoallv."""
         return self._soon("Ialltoallv", lambda rank, size: plans.all_to_all(rank, size, sendbuf, recvbuf, varying=True))
 
-    def Reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: Op = SUM
-    ) -> None:
+    def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: Op = SUM) -> None:
         """My block of the reduction; blocks of ``recvcounts`` elements, or of the lengths of the ranks' recvbufs."""
         counts = self._counts_of(recvbuf, recvcounts)
         self._now(

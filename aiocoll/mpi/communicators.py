@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made", SyncGroup, SyncGroup | None)
 
+
 class Comm(Messages, Collectives, Objects):
     """A communicator, or COMM_NULL if it has no group."""
 
@@ -307,4 +308,3 @@ class Intracomm(Comm):
         cells = math.prod(shape)
         made = self._split(0 if inner.rank < cells else constants.UNDEFINED, inner.rank)
         return Cartcomm(made, self, shape, around)
-

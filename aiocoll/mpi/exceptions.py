@@ -5,7 +5,7 @@ The rule: an error leaves the room as both, so that ``except MPI.Exception`` and
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import errors
 from . import constants
@@ -180,5 +180,5 @@ def outside(owner: str, name: str) -> AttributeError:
     if instead is None:
         return AttributeError(f"{owner} has no attribute {name!r}")
     what = f"{owner}.{name}" if owner != "aiocoll.mpi" else f"MPI.{name}"
-    error: Any = OutsideError(f"{what} is mpi4py's and not part of aiocoll.mpi: {instead}")
-    return error  # type: ignore[no-any-return]
+    error: AttributeError = OutsideError(f"{what} is mpi4py's and not part of aiocoll.mpi: {instead}")
+    return error

@@ -131,9 +131,7 @@ class Messages(Calling):
 
     ibsend = isend
 
-    def recv(
-        self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Any:
+    def recv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
         """Receives an object and returns it; ``buf`` is accepted and not needed."""
         arrival = self._receive("recv", source, tag, None)
         _note(status, arrival)
@@ -176,9 +174,7 @@ class Messages(Calling):
 
     iprobe = Iprobe
 
-    def Mprobe(
-        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> MatchedMessage:
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> MatchedMessage:
         """Blocks until a message is there, and takes it: only what is returned can receive it."""
         found = self._probed("Mprobe", source, tag, status, wait=True, keep=False)
         assert found is not None

@@ -51,9 +51,7 @@ class Objects(Calling):
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """All objects in rank order."""
-        gathered: list[Any] = self._now(
-            "allgather", lambda rank, size: lambda group: group.all_gather_object(sendobj)
-        )
+        gathered: list[Any] = self._now("allgather", lambda rank, size: lambda group: group.all_gather_object(sendobj))
         return gathered
 
     def alltoall(self, sendobj: Any) -> list[Any]:

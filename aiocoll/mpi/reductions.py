@@ -19,7 +19,8 @@ from .exceptions import OpError, UsageError, outside, translated
 from .specs import reading, writing
 
 Array = NDArray[Any]
-Function = Callable[[memoryview, memoryview, Datatype], object]
+Function = Callable[[Any, Any, Any], object]
+"""Of (invec, inoutvec, datatype): two memoryviews and a Datatype, or two objects and None."""
 
 
 class Op:
@@ -49,7 +50,7 @@ class Op:
         if not callable(function):
             raise UsageError(f"Op.Create: {function!r} is no function of (invec, inoutvec, datatype)")
         name = getattr(function, "__name__", type(function).__name__)
-        return cls(name, lambda x, y: function(x, y, None), None, function, bool(commute))  # type: ignore[arg-type]
+        return cls(name, lambda x, y: function(x, y, None), None, function, bool(commute))
 
     def Free(self) -> None:
         """It is not used any more."""
@@ -166,10 +167,7 @@ MAXLOC = Op("MAXLOC", _pick(operator.gt), _located(np.greater))
 MINLOC = Op("MINLOC", _pick(operator.lt), _located(np.less))
 OP_NULL = Op("OP_NULL", _null)
 
-_NAMED = {
-    each._name: each
-    for each in (SUM, PROD, MAX, MIN, LAND, LOR, LXOR, BAND, BOR, BXOR, MAXLOC, MINLOC, OP_NULL)
-}
+_NAMED = {each._name: each for each in (SUM, PROD, MAX, MIN, LAND, LOR, LXOR, BAND, BOR, BXOR, MAXLOC, MINLOC, OP_NULL)}
 
 
 def kernel_of(op: Any, datatype: Datatype, where: str) -> ops.Op:

@@ -6,6 +6,7 @@ filled is the caller's own memory, or a copy that ``settle()`` writes back.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -224,11 +225,14 @@ def _memory(
         flat = array.reshape(-1, order="A")
     else:
         flat = np.ascontiguousarray(array).reshape(-1)
-        copied = flat
         if write:
-            back = lambda: np.copyto(array, copied.reshape(array.shape))  # noqa: E731
+            back = functools.partial(_put_back, array, flat)
     datatype = datatype_of(flat.dtype) if named is None else named
     return seen_as(flat, datatype, where), datatype, back
+
+
+def _put_back(array: Array, flat: Array) -> None:
+    np.copyto(array, flat.reshape(array.shape))
 
 
 def _cut(flat: Array, datatype: Datatype, count: int, at: int, where: str, back: Settle | None) -> Region:
@@ -277,7 +281,7 @@ def _wholes(values: Any, size: int, where: str, what: str) -> list[int]:
     except TypeError:
         raise UsageError(f"{where}: {what} {values!r} must be a sequence of integers, one per rank") from None
     if len(found) != size:
-        raise UsageError(f"{where}: {len(found)} {what} for {size} ranks; one per rank is needed")
+        raise UsageError(f"{where}: {len(found)} {what} for {size} rank{'s' * (size > 1)}; one per rank is needed")
     return found
 
 

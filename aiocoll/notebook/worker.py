@@ -154,12 +154,12 @@ class Worker:
             view = view[os.write(self._results, view) :]
 
     def _run(self, parts: Sequence[CodeType]) -> Any:
-        return [eval(part, vars(self._space)) for part in parts][-1]  # noqa: S307
+        return [eval(part, vars(self._space)) for part in parts][-1]  # noqa: S307  the user's own cell
 
     async def _awaited_parts(self, parts: Sequence[CodeType]) -> Any:
         value = None
         for part in parts:
-            value = eval(part, vars(self._space))  # noqa: S307
+            value = eval(part, vars(self._space))  # noqa: S307  the user's own cell
             if part.co_flags & inspect.CO_COROUTINE:
                 value = await value
         return value

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from aiocoll.errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.place import Place
@@ -193,8 +192,8 @@ def scheme(url: Url) -> Scheme:
 
     for entry in metadata.entry_points(group="aiocoll.rendezvous"):
         if entry.name == url.scheme:
-            theirs: Any = entry.load()
-            return theirs  # type: ignore[no-any-return]
+            theirs: Scheme = entry.load()
+            return theirs
     known = ", ".join(f"{name}://" for name in schemes())
     raise UsageError(f"unknown init method: init_method={url.text!r} is malformed: its scheme is none of {known}")
 

@@ -6,6 +6,7 @@ import ipaddress
 import operator
 import re
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from aiocoll.errors import UsageError
 
@@ -77,9 +78,9 @@ def check_rank(rank: object, size: int | None, *, what: str = "rank") -> int | N
 def _index(value: object, what: str) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, bool):
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         try:
-            return operator.index(value)  # type: ignore[arg-type]
+            return operator.index(value)
         except TypeError:
             pass
     raise UsageError(f"{what}={value!r}: an int is needed, not {type(value).__name__}")

@@ -194,7 +194,7 @@ def _outcome(supervisor: Supervisor, code: int, options: Options) -> list[Any]:
     results = []
     for rank, data in sorted(returned.items()):
         try:
-            results.append(pickle.loads(memoryview(data)[1:]))  # noqa: S301
+            results.append(pickle.loads(memoryview(data)[1:]))  # noqa: S301  from a rank that this process started
         except Exception as error:
             raise SerializationError(f"launch: what rank {rank} returned cannot be unpickled here: {error}") from error
     return results
@@ -207,10 +207,10 @@ def _error(rank: int, data: bytearray, how: str, host: str) -> BaseException:
             f"launch: rank {rank} on {host} {how} before the function returned", rank=rank, world_rank=rank, host=host,
             operation="launch",
         )  # fmt: skip
-    pickled, report = pickle.loads(memoryview(data)[1:])  # noqa: S301
+    pickled, report = pickle.loads(memoryview(data)[1:])  # noqa: S301  as above
     note = f"raised by rank {rank} of aiocoll.launch on {host}:\n{report['traceback']}"
     try:
-        error: BaseException = pickle.loads(pickled)  # noqa: S301
+        error: BaseException = pickle.loads(pickled)  # noqa: S301  as above
     except Exception:
         error = AiocollError(f"launch: rank {rank} raised {report['class']}: {report['message']}")
     error.add_note(note)

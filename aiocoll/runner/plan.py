@@ -121,7 +121,7 @@ def describe(layout: Layout, argv: list[str], env: Mapping[str, str], environ: M
     ranks = []
     for local_rank in range(layout.ranks):
         whole = {**env, **rank_environment(layout, local_rank)}
-        whole.update(AIOCOLL_SECRET_FD="<redacted>", AIOCOLL_ERROR_FD="<pipe>")  # noqa: S106
+        whole.update(AIOCOLL_SECRET_FD="<redacted>", AIOCOLL_ERROR_FD="<pipe>")  # noqa: S106  no secret is shown
         changed = {name: _shown(name, value) for name, value in sorted(whole.items()) if environ.get(name) != value}
         ranks.append({"rank": layout.first + local_rank, "argv": argv, "env": changed})
     return {"job": layout.job, "world_size": layout.size, "nnodes": layout.nnodes, "node_rank": layout.node_rank,

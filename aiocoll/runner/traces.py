@@ -32,7 +32,7 @@ class Traces:
         if log_dir:
             return cls(os.path.abspath(log_dir), private=False)
         name = f"aiocoll-{os.getuid()}-{os.urandom(8).hex()}"
-        temporary = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+        temporary = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  a name that nobody can guess
         return cls(os.path.join(temporary, name), private=True)
 
     @property

@@ -61,8 +61,8 @@ def _fetch(fd: int) -> _Job:
         offset += len(pieces[-1])
     os.close(fd)
     source = io.BytesIO(b"".join(pieces))
-    sys.path[:] = pickle.load(source)  # noqa: S301
-    job: _Job = pickle.loads(pickle.load(source))  # noqa: S301
+    sys.path[:] = pickle.load(source)  # noqa: S301  from the process that started this one
+    job: _Job = pickle.loads(pickle.load(source))  # noqa: S301  as above
     return job
 
 
@@ -88,7 +88,7 @@ def _pickled(error: BaseException) -> bytes:
 
     try:
         data: bytes = cloudpickle.dumps(error)
-        pickle.loads(data)  # noqa: S301
+        pickle.loads(data)  # noqa: S301  our own bytes: do they come back?
         return data
     except Exception:
         return b""

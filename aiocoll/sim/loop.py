@@ -12,11 +12,14 @@ import math
 import random
 import selectors
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from ..errors import DeadlockError
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 rank_running: contextvars.ContextVar[int] = contextvars.ContextVar("rank_running", default=-1)
 """Whose code runs; tasks, callbacks and timers inherit it. -1 is the simulation itself."""
@@ -28,6 +31,8 @@ class SimLoop(asyncio.SelectorEventLoop):
     Without it, or when it changes nothing, `DeadlockError` ends the loop. Executors run their function at once, in
     place; sockets and other threads do not exist in simulated time.
     """
+
+    _stopping: bool
 
     def __init__(self, seed: int = 0, on_deadlock: Callable[[], None] | None = None) -> None:
         self.now: float = 0.0
@@ -48,8 +53,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Simulated seconds since the start."""
         return self.now
 
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """Timers of one time fire in the order in which they were set; `asyncio` leaves that open."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
@@ -60,7 +65,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """One round, as `asyncio` has it: the timers that are due, then what is ready by now."""
         drawn, timers = self._drawn, self._timers
-        if not drawn and not self._stopping:  # type: ignore[attr-defined]
+        if not drawn and not self._stopping:
             self._advance()
         while timers and timers[0][0] <= self.now:
             timer: Any = heappop(timers)[2]
@@ -92,9 +97,9 @@ class SimLoop(asyncio.SelectorEventLoop):
         """`rank` goes on with what has piled up."""
         self._drawn.release(rank)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """`func` runs here and now: threads would bring in an order that no seed controls."""
-        future = self.create_future()
+        future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
         except Exception as error:
@@ -134,8 +139,8 @@ class _Drawn(deque[asyncio.Handle]):
         return self._count > 0
 
     def append(self, handle: asyncio.Handle) -> None:
-        context: Mapping[Any, Any] = handle._context  # type: ignore[attr-defined]
-        rank = context.get(rank_running, -1)
+        owned: Any = handle  # by a context, of which asyncio's stubs do not know
+        rank = owned._context.get(rank_running, -1)
         queue = self._queues.get(rank)
         if queue is None:
             queue = self._queues[rank] = deque()

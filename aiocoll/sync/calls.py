@@ -234,9 +234,7 @@ class SyncCalls(About):
         return self._driver.run(lambda: self._group.reduce_scatter(x, op, counts, out, timeout=timeout, name=name))
 
     @overload
-    def all_to_all(
-        self, parts: Blocks[Dtype], **limits: Unpack[Limits]
-    ) -> list[NDArray[Dtype]]: ...
+    def all_to_all(self, parts: Blocks[Dtype], **limits: Unpack[Limits]) -> list[NDArray[Dtype]]: ...
     @overload
     def all_to_all(self, parts: Any, **limits: Unpack[Limits]) -> list[Any]: ...
 

@@ -14,6 +14,7 @@ import concurrent.futures
 import contextvars
 import math
 import os
+import socket
 import sys
 import threading
 import weakref
@@ -45,10 +46,13 @@ class QuietLoop(asyncio.SelectorEventLoop):
     Closing a copy would take the parent's descriptors out of the epoll set that both processes share.
     """
 
+    _ssock: socket.socket
+    _csock: socket.socket
+
     def __init__(self) -> None:
         super().__init__()
         self._home = os.getpid()
-        for wakes in (self._ssock, self._csock):  # type: ignore[attr-defined]
+        for wakes in (self._ssock, self._csock):
             not_for_children(wakes)
 
     def close(self) -> None:
@@ -110,7 +114,8 @@ class Driver:
             except StopIteration as stop:
                 if INTERRUPTS.pending:
                     INTERRUPTS.arrive()
-                return stop.value  # type: ignore[no-any-return]
+                value: T = stop.value
+                return value
             except (UsageError, SerializationError):
                 _set_running_loop(None)
                 self._let_news_leave()

@@ -32,9 +32,7 @@ class SyncGroup(SyncCalls):
 
     __slots__ = ("_parent", "_root")
 
-    def __init__(
-        self, group: Group, driver: Driver, parent: SyncGroup | None = None, *, root: bool = False
-    ) -> None:
+    def __init__(self, group: Group, driver: Driver, parent: SyncGroup | None = None, *, root: bool = False) -> None:
         """``parent``: the group of whose connection this one is a part, and which shall not be dropped before it;
         ``root``: it is what ``connect()`` gave."""
         super().__init__(group, driver)

@@ -194,9 +194,7 @@ class Starter:
         )
 
     @overload
-    def all_to_all(
-        self, parts: Blocks[Dtype], **limits: Unpack[Limits]
-    ) -> Work[list[NDArray[Dtype]]]: ...
+    def all_to_all(self, parts: Blocks[Dtype], **limits: Unpack[Limits]) -> Work[list[NDArray[Dtype]]]: ...
     @overload
     def all_to_all(self, parts: Any, **limits: Unpack[Limits]) -> Work[list[Any]]: ...
 
@@ -244,9 +242,7 @@ class Starter:
         self, timeout: float | None = None, wait_all_ranks: bool = False, *, name: str | None = None
     ) -> Work[None]:
         """Starts a monitored_barrier."""
-        return self._group.begin(
-            lambda g: g.monitored_barrier(timeout, wait_all_ranks, name=name), "monitored_barrier"
-        )
+        return self._group.begin(lambda g: g.monitored_barrier(timeout, wait_all_ranks, name=name), "monitored_barrier")
 
     @overload
     def broadcast_object(self, obj: None = None, root: int = 0, **limits: Unpack[Limits]) -> Work[Any]: ...

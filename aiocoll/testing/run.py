@@ -17,6 +17,7 @@ from ..sim import Crash, Fault
 from ..sim.faults import check_faults
 from ..sim.ranks import Ranks
 from ..sim.run import run as run_simulated
+from ..transport.inproc import InprocTransport
 
 FABRICS: Final = ("sim", "inproc", "tcp", "shm", "process")
 _GRACE_SECONDS: Final = 10.0
@@ -102,7 +103,9 @@ async def _run_here(
     ranks = Ranks(size)
 
     def cut(rank: int) -> None:
-        groups[rank]._endpoint.transport.switch.power_cut(rank)  # type: ignore[attr-defined]
+        transport = groups[rank]._endpoint.transport
+        assert isinstance(transport, InprocTransport)
+        transport.switch.power_cut(rank)
         ranks.crash(rank)
 
     ranks.start(one)

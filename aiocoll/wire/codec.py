@@ -224,10 +224,11 @@ def _struct_in(itemsize: object, fields: object, depth: int) -> np.dtype[Any]:
         offsets.append(field[1])
         formats.append(_dtype_in(field[2], depth + 1))
         titles.append(field[3] if len(field) == 4 else None)
-    layout: dict[str, Any] = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    layout: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if any(title is not None for title in titles):
         layout["titles"] = titles
-    return np.dtype(layout)  # type: ignore[call-overload,no-any-return]
+    described: np.dtype[Any] = np.dtype(layout)
+    return described
 
 
 # ------------------------------------------------------------------------------------------------ control messages
@@ -265,12 +266,12 @@ def _no_extension(code: int, data: bytes) -> Any:
     raise WireError(f"extension {code} does not belong into plain data")
 
 
-def _check_plain(value: object, depth: int) -> None:
+def _check_plain(value: Any, depth: int) -> None:
     kind = type(value)
     if kind is dict or kind is list:
         if depth >= CONTROL_DEPTH_MAX:
             raise WireError(f"a control message is nested deeper than {CONTROL_DEPTH_MAX} levels")
-        for item in value.items() if isinstance(value, dict) else enumerate(value):  # type: ignore[arg-type]
+        for item in value.items() if kind is dict else enumerate(value):
             if kind is dict and type(item[0]) is not str:
                 raise WireError(f"key {_short(item[0])} of a control message is no str")
             _check_plain(item[1], depth + 1)

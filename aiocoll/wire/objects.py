@@ -110,6 +110,6 @@ def _load_pickle(body: memoryview, buffers: list[memoryview]) -> Any:
 
     writeable = [bytearray(buffer) if buffer.readonly else buffer for buffer in buffers]
     try:
-        return pickle.loads(body, buffers=writeable)  # noqa: S301 - the caller allows it by name
+        return pickle.loads(body, buffers=writeable)  # noqa: S301  the caller allows it by name
     except Exception as error:
         raise SerializationError(f"the pickled object cannot be loaded: {type(error).__name__}: {error}") from error

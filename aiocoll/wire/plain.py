@@ -110,7 +110,7 @@ class _Dumper:
             return self._items(obj, depth)
         if isinstance(obj, dict) and kind is dict:
             return self._mapping(obj, depth)
-        if kind is bytes and len(obj) < _APART_BYTES_MIN:  # type: ignore[arg-type]
+        if isinstance(obj, bytes) and kind is bytes and len(obj) < _APART_BYTES_MIN:
             return obj
         writer = _WRITERS.get(kind)
         if writer is None and isinstance(obj, np.generic):
@@ -184,9 +184,7 @@ class _Dumper:
         return self._fields(_DATE, obj.year, obj.month, obj.day)
 
     def _time(self, obj: Any, depth: int) -> msgpack.ExtType:
-        return self._fields(
-            _TIME, obj.hour, obj.minute, obj.second, obj.microsecond, obj.fold, _zone_out(obj.tzinfo)
-        )
+        return self._fields(_TIME, obj.hour, obj.minute, obj.second, obj.microsecond, obj.fold, _zone_out(obj.tzinfo))
 
     def _timedelta(self, obj: Any, depth: int) -> msgpack.ExtType:
         return self._fields(_TIMEDELTA, obj.days, obj.seconds, obj.microseconds)
@@ -252,7 +250,7 @@ def _zone_out(zone: datetime.tzinfo | None) -> Any:
     if zone is None:
         return None
     if type(zone) is datetime.timezone:
-        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]  # not in the stubs
         return [offset.days, offset.seconds, offset.microseconds, *name]
     key = getattr(zone, "key", None)
     if _name(type(zone)) == "zoneinfo.ZoneInfo" and isinstance(key, str):

@@ -107,7 +107,8 @@ class Heap:
         array = self._carve(shape, np.dtype(dtype))
         if array is None:
             return np.zeros(shape, dtype)
-        array.base[...] = 0  # type: ignore[index]
+        whole: Any = array.base  # the bytes, padding of structures included
+        whole[...] = 0
         return array
 
     def find(self, buffer: Any) -> tuple[Arena, int] | None:
@@ -249,8 +250,9 @@ class Heap:
                 keep = max(0, keep - arena.idle.nbytes)
 
 
-def _count(shape: SupportsIndex | Sequence[SupportsIndex]) -> int:
+def _count(shape: Any) -> int:
+    """Elements of a shape as NumPy takes it: a number, or several."""
     try:
-        return operator.index(shape)  # type: ignore[arg-type]
+        return operator.index(shape)
     except TypeError:
-        return math.prod(map(operator.index, shape))  # type: ignore[arg-type]
+        return math.prod(map(operator.index, shape))
