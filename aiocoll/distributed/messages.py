@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..errors import MismatchError
+from ..errors import AiocollError, MismatchError
 from ..sync import SyncGroup
 from .arguments import Output, input_of, integer, root_of
-from .refusals import RuntimeUsageError
+from .refusals import RuntimeUsageError, renamed
 from .request import Request, run
 from .state import WORLD, member_of
 
@@ -153,7 +153,11 @@ async def _from_peer(arriving: Any, out: Output, source: int) -> int:
 
 
 async def _from_anyone(arriving: Any, out: Output, member: SyncGroup) -> int:
-    message = await arriving
+    try:
+        message = await arriving
+    except AiocollError as error:
+        renamed(error, "recv_message", "recv")
+        raise
     data, flat = message.data, out.flat
     if data.size != flat.size or data.dtype.newbyteorder("=") != flat.dtype.newbyteorder("="):
         raise MismatchError(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import MismatchError
+from ..errors import AiocollError, MismatchError
 from ..sync import SyncGroup
 from .arguments import root_of, root_or_first
-from .refusals import RuntimeUsageError, TypeUsageError
+from .refusals import RuntimeUsageError, TypeUsageError, renamed
 from .request import judging, run
 from .state import WORLD, member_of
 
@@ -205,7 +205,11 @@ def recv_object_list(
     _require_list(object_list, what, "object_list")
     peer = None if src is None and group_src is None else root_of(member, src, group_src, what, "src")
     _not_myself(peer, member, what, "source")
-    message = run(member, lambda g: g.recv_object_message(peer, 0))
+    try:
+        message = run(member, lambda g: g.recv_object_message(peer, 0))
+    except AiocollError as error:
+        renamed(error, "recv_object_message", what)
+        raise
     if not isinstance(message.data, list) or len(message.data) != len(object_list):
         count = f"{len(message.data)} objects" if isinstance(message.data, list) else "an object that is no list"
         raise MismatchError(

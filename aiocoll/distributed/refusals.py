@@ -1,4 +1,5 @@
-"""The classes of a refused argument: ours (UsageError) and at once the built-in class that the documents name for it.
+"""The classes of a refused argument: ours (UsageError) and at once the built-in class that the documents name for it;
+and how errors from below get the documented name of the call.
 
 The rule: a text starts with the documented words, so that code which reads them works, and goes on with what would be
 right.
@@ -6,7 +7,7 @@ right.
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..errors import AiocollError, UsageError
 
 
 class RuntimeUsageError(UsageError, RuntimeError):
@@ -36,3 +37,11 @@ def documented(error: UsageError) -> UsageError:
     vars(fresh).update(vars(error))
     fresh.__cause__ = error
     return fresh
+
+
+def renamed(error: AiocollError, below: str, what: str) -> None:
+    """What ``below`` has raised speaks of ``what``, which the caller has called."""
+    if error.collective == below:
+        error.collective = what
+    if error.args:
+        error.args = (str(error.args[0]).replace(f"{below}:", f"{what}:", 1), *error.args[1:])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aiocoll.distributed as dist
-from aiocoll.errors import MismatchError, SerializationError, UsageError
+from aiocoll.errors import GroupBrokenError, MismatchError, SerializationError, UsageError
 from tests.distributed.ranks import ranks
 
 
@@ -68,6 +68,30 @@ def test_send_object_list_and_recv_object_list() -> None:
         assert came == {0: [1], 2: [[]]}
 
     ranks(3, program)
+
+
+def test_receives_from_anyone_fail_under_the_name_that_was_called() -> None:
+    def program(rank: int) -> None:
+        if rank == 0:
+            for _ in range(2):
+                with pytest.raises(SerializationError):
+                    dist.send_object_list([object()], 1)
+        else:
+            for source in (0, None):
+                with pytest.raises(SerializationError, match="^recv_object_list: rank 0 could not") as refused:
+                    dist.recv_object_list([None], source)
+                assert refused.value.collective == "recv_object_list"
+        dist.group.WORLD.abort()
+        receives: dict[str, Callable[[], Any]] = {
+            "recv_object_list": lambda: dist.recv_object_list([None]),
+            "recv": lambda: dist.recv(np.zeros(1)),
+        }
+        for name, receive in receives.items():
+            with pytest.raises(GroupBrokenError, match=f"^{name}: group 'world' is broken") as broken:
+                receive()
+            assert broken.value.collective == name
+
+    ranks(2, program)
 
 
 def test_object_lists_in_groups_and_to_oneself() -> None:
