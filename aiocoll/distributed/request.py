@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import AiocollError, UsageError
 from ..sync import SyncGroup, Work
+from ..sync.stepping import followed
 from .arguments import seconds_of
 from .futures import Future
 from .refusals import RuntimeUsageError, TypeUsageError, documented
@@ -139,7 +140,7 @@ def call(
         then = after
 
         def step(g: Group) -> Awaitable[Any]:
-            return _then(make(g), then)
+            return followed(make(g), then)
 
     if async_op:
         return Request(group.begin(step, what), group, tensors)
@@ -161,10 +162,6 @@ def again(call_again: Callable[..., Any], *arguments: Any) -> bool:
         return call_again(*arguments) is not NotImplemented
     except UsageError as error:
         raise documented(error) from error.__cause__
-
-
-async def _then(awaitable: Awaitable[Any], after: Callable[[Any], Any]) -> Any:
-    return after(await awaitable)
 
 
 def _as_documented(error: BaseException | None) -> BaseException | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
 from ..sync import SyncGroup, Work
+from ..sync.stepping import followed
 from ..sync.work import seconds
 from .exceptions import UsageError, translated
 
@@ -26,13 +27,9 @@ def followed_by(plan: Plan, after: Callable[[Any], Any]) -> Plan:
     """The same, and ``after`` makes the caller's result of its result before anybody sees the end."""
 
     def longer(group: Group) -> Awaitable[Any]:
-        return _then(plan(group), after)
+        return followed(plan(group), after)
 
     return longer
-
-
-async def _then(awaitable: Awaitable[Any], after: Callable[[Any], Any]) -> Any:
-    return after(await awaitable)
 
 
 def blocking(group: SyncGroup, plan: Plan) -> Any:

@@ -26,6 +26,11 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
+async def followed(awaitable: Awaitable[Any], after: Callable[[Any], Any]) -> Any:
+    """What ``after`` makes of the result, before anybody sees that there is one."""
+    return after(await awaitable)
+
+
 async def as_task(make: Make[T]) -> T:
     await asyncio.sleep(0)  # parks, so that what follows runs in the Task that continues this
     return await make()
