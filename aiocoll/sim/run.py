@@ -120,7 +120,7 @@ class Simulation:
         if self._ranks is not None:
             raise UsageError("a Simulation runs once; make another for another run")
         if asyncio._get_running_loop() is not None:
-            raise UsageError("a simulation has a loop of its own, and another one runs here: use asyncio.to_thread(run, …)")
+            raise UsageError("a simulation has a loop of its own, and one runs here already: asyncio.to_thread(run, …)")
         loop = SimLoop(self.seed, self._on_deadlock)
         self._ranks = Ranks(self.size)
         try:

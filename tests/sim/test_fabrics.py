@@ -196,7 +196,7 @@ async def test_in_a_running_loop_it_is_refused_and_in_a_thread_it_runs(fabric: s
     async def main(group: Group) -> int:
         return int(await group.all_reduce(group.rank + 1))
 
-    with pytest.raises(errors.UsageError, match="has a loop of its own, and another one runs here: use await asyncio.to_thr"):
+    with pytest.raises(errors.UsageError, match=f"fabric '{fabric}' has a loop of its own, .*: use await asyncio.to_t"):
         run(3, main, fabric)  # without a warning of a coroutine that nobody awaited
     assert await asyncio.to_thread(run, 3, main, fabric) == [6, 6, 6]
 
@@ -205,5 +205,5 @@ async def test_a_simulation_in_a_running_loop_is_refused() -> None:
     async def main(group: Group) -> None:
         await group.barrier()
 
-    with pytest.raises(errors.UsageError, match="a simulation has a loop of its own, and another one runs here"):
+    with pytest.raises(errors.UsageError, match="a simulation has a loop of its own, and one runs here already"):
         Simulation(2).run(main)
