@@ -44,10 +44,12 @@ def pattern(nbytes: int, seed: int) -> NDArray[np.uint8]:
 def windows(nbytes: int, seed: int | None) -> Iterator[NDArray[np.uint8]]:
     """`nbytes` bytes in the memory of two windows: a pattern that comes again and again, or zeros."""
     whole = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    fd = os.memfd_create("windows")
-    try:
+    with contextlib.ExitStack() as undone:
+        fd = os.memfd_create("windows")
+        undone.callback(os.close, fd)
         os.ftruncate(fd, 2 * WINDOW)
         base = _map(None, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
+        undone.callback(_libc.munmap, base, whole)
         for start in range(0, whole, WINDOW):
             length = min(WINDOW, whole - start)
             offset = WINDOW if start + length == whole else 0
@@ -58,9 +60,6 @@ def windows(nbytes: int, seed: int | None) -> Iterator[NDArray[np.uint8]]:
             end = nbytes - last(nbytes)
             array[end:] = pattern(WINDOW, seed)[: last(nbytes)]
         yield array
-    finally:
-        os.close(fd)
-    _libc.munmap(base, whole)
 
 
 def last(nbytes: int) -> int:

@@ -22,6 +22,7 @@ from aiocoll import Group, SerializationError, UsageError
 from aiocoll.sync import SyncGroup, connect
 from tests.distributed.ranks import ranks as dist_ranks
 from tests.group.cases import FABRICS, on_every_fabric, outcome, ranks, same, values
+from tests.traps import SPRUNG, Trap
 
 MEGABYTES = 10 << 20
 
@@ -33,23 +34,9 @@ class Point:
     x: int
 
 
-class Trap:
-    """Whoever loads it knows."""
-
-    sprung: list[int] = []
-
-    def __reduce__(self) -> Any:
-        return Trap.spring, (1,)
-
-    @staticmethod
-    def spring(number: int) -> int:
-        Trap.sprung.append(number)
-        return number
-
-
 @pytest.fixture(autouse=True)
 def _untouched() -> None:
-    Trap.sprung.clear()
+    SPRUNG.clear()
 
 
 def things(rank: int) -> list[Any]:
@@ -226,7 +213,7 @@ def test_p4_a_pickle_is_loaded_only_where_that_was_allowed_and_names_its_sender(
     async def one(rank: int, store: Any) -> None:
         where: dict[str, Any] = {"store": store, "rank": rank, "size": 3, "transport": fabric, "timeout": 20}
         async with aiocoll.connect(**where, allow_pickle=rank == 1) as group:
-            mine = Trap() if rank == 1 else {"rank": rank}
+            mine = Trap(rank) if rank == 1 else {"rank": rank}
             for call in (group.all_gather_object(mine), group.broadcast_object(mine, 1)):
                 said = await outcome(call)
                 if rank != 1:
@@ -244,14 +231,14 @@ def test_p4_a_pickle_is_loaded_only_where_that_was_allowed_and_names_its_sender(
         await store.close()
 
     asyncio.run(main())
-    assert set(Trap.sprung) <= {1}  # rank 1 has loaded what it made itself; it is the only one that may
-    assert len(Trap.sprung) <= 2
+    assert set(SPRUNG) <= {1}  # rank 1 has loaded what it made itself; it is the only one that may
+    assert len(SPRUNG) <= 2
 
 
 @pytest.mark.parametrize("fabric", FABRICS[1:])
 def test_p4_bytes_in_arrays_are_never_objects(fabric: str) -> None:
     """A pickle inside an array stays bytes in every array call, whatever is allowed, through memory and sockets."""
-    trap = np.frombuffer(pickle.dumps(Trap()) * 500, np.uint8)
+    trap = np.frombuffer(pickle.dumps(Trap(1)) * 500, np.uint8)
 
     async def main(group: Group) -> None:
         right = (group.rank + 1) % group.size
@@ -266,4 +253,4 @@ def test_p4_bytes_in_arrays_are_never_objects(fabric: str) -> None:
         assert await group.all_gather_object(trap.tobytes()) == [trap.tobytes()] * 2
 
     ranks(2, main, fabric, allow_pickle=True)
-    assert Trap.sprung == []
+    assert SPRUNG == []

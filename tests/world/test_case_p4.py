@@ -20,23 +20,7 @@ from aiocoll.wire import frame
 from aiocoll.wire.hello import RANK, ClientHello, Identity
 from aiocoll.wire.objects import dumps, loads
 from tests.group.cases import outcome
-
-SPRUNG: list[str] = []
-
-
-def spring(where: str) -> str:
-    SPRUNG.append(where)
-    return where
-
-
-class Trap:
-    """Whoever loads it knows."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def __reduce__(self) -> Any:
-        return spring, (self.where,)
+from tests.traps import SPRUNG, Trap
 
 
 @pytest.fixture(autouse=True)
