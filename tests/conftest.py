@@ -46,7 +46,7 @@ def pytest_configure() -> None:
 
 def _has_lasting_fixtures(item: pytest.Item) -> bool:
     """Does the test use a fixture of ours that outlives it? Its belongings are then not the test's."""
-    definitions = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+    definitions = item._fixtureinfo.name2fixturedefs.values()
     return any(each[-1].scope != "function" and each[-1].baseid for each in definitions)
 
 
@@ -66,7 +66,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         item.stash[_before] = Belongings.now()
     function = getattr(item, "obj", None)
     if inspect.iscoroutinefunction(function) and item.get_closest_marker("leaks") is None:
-        item.obj = _watching_tasks(function)  # type: ignore[attr-defined]
+        item.obj = _watching_tasks(function)
     yield
 
 

@@ -65,9 +65,9 @@ def test_a_page_and_a_connection_that_cannot_be_had_are_no_error(monkeypatch: py
             raise OSError("not here")
 
         if group.rank == 1:  # one rank alone fails, as between containers: both must do without
-            os.open = refuse  # type: ignore[assignment]
-            floor.socket.create_connection = refuse  # type: ignore[assignment]
-        floor._PATIENCE_SECONDS = 0.2  # type: ignore[misc]
+            os.open = refuse
+            floor.socket.create_connection = refuse
+        floor._PATIENCE_SECONDS = 0.2
         machine = Machine(Awaited(group))
         await machine.prepare()
         found = await machine.floor(64)

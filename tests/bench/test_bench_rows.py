@@ -33,7 +33,7 @@ def request(**facts: Any) -> Request:
 
 
 async def measured(group: Any, wanted: Request, collective: str, dtype: str, op: str, nbytes: int) -> Row | None:
-    table = Table(wanted, Awaited(group), NoFloor())  # type: ignore[arg-type]
+    table = Table(wanted, Awaited(group), NoFloor())
     return await table.row(collective, dtype, op, nbytes)
 
 
@@ -124,7 +124,7 @@ def test_a_forced_algorithm_that_cannot_serve_a_size_leaves_the_cell_empty() -> 
     async def main(group: Group) -> Row | None:
         forcing = await Awaited(group).forcing(f"all_reduce:{unable.name}")
         try:
-            table = Table(request(), forcing, NoFloor(), unable.name)  # type: ignore[arg-type]
+            table = Table(request(), forcing, NoFloor(), unable.name)
             return await table.row("all_reduce", "float32", "sum", 4)
         finally:
             await forcing.close()

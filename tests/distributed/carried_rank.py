@@ -42,7 +42,7 @@ def everything(backend: str) -> dict[str, Any]:
 
 def carried() -> list[str]:
     """Which algorithms of the world went through a library."""
-    lineage = dist.group.WORLD.member().asynchronous._connection.lineage  # type: ignore[union-attr]
+    lineage = dist.group.WORLD.member().asynchronous._connection.lineage
     return [] if lineage.carrier is None else sorted(lineage.carrier.collectives)
 
 
@@ -140,7 +140,7 @@ def death(said: dict[str, Any], rank: int) -> None:
         while True:
             dist.all_reduce(x, group=twin)
     except ConnectionError as error:
-        said["lost"] = [type(error).__name__, error.rank]  # type: ignore[attr-defined]
+        said["lost"] = [type(error).__name__, error.rank]
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def init_master_worker() -> None:
 
 @check
 def clear_group_cache_and_register_stream() -> None:
-    assert dist._clear_group_cache() is None  # type: ignore[func-returns-value]
+    assert dist._clear_group_cache() is None
     raises(TypeError, "torch.cuda.Stream", lambda: dist._register_stream(1))
 
 

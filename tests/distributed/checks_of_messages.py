@@ -17,7 +17,7 @@ def send_recv() -> None:
             if src == me():
                 for dst in everyone():
                     if dst != src:
-                        assert dist.send(data(src, dtype, salt=dst), dst) is None  # type: ignore[func-returns-value]
+                        assert dist.send(data(src, dtype, salt=dst), dst) is None
             else:
                 buffer = np.zeros(SHAPE, dtype)
                 assert dist.recv(buffer, src) == src

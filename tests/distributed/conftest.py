@@ -17,7 +17,7 @@ from tests.distributed.fake_group import FakeGroup
 def joined() -> Iterator[Callable[..., FakeGroup]]:
     def join(rank: int = 1, size: int = 3) -> FakeGroup:
         fake = FakeGroup(rank, size)
-        STATE.join(SyncGroup(fake, Driver("world")), "tcp")  # type: ignore[arg-type]
+        STATE.join(SyncGroup(fake, Driver("world")), "tcp")
         return fake
 
     yield join

@@ -205,4 +205,4 @@ def test_requests(joined: Join) -> None:
     assert received.result()[0] is view and request.result()[0] is t
     for timeout, kind in (("1", TypeError), (0, RuntimeError)):
         with pytest.raises(kind, match="timeout"):
-            request.wait(timeout)  # type: ignore[arg-type]
+            request.wait(timeout)

@@ -143,7 +143,7 @@ def test_arrays_by_way_of_a_device() -> None:
     finally:
         for names in (constants.PLUGINS, constants.NUMBER_OF_BACKEND):
             del names["by_device"]
-        del dist.Backend.BY_DEVICE  # type: ignore[attr-defined]
+        del dist.Backend.BY_DEVICE
     both = [[1.0, 3.0], [4.0, 4.0, 4.0], [[0], [1, 1]]]
     assert said == [[*both, [0, 10]], [*both, [1, 11]]]
 

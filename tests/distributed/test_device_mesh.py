@@ -37,7 +37,7 @@ def test_a_mesh_of_two_dimensions() -> None:
         assert summed(down) == 10.0**column + 10.0 ** (column + 3)
         assert summed(along) == sum(10.0 ** (3 * row + each) for each in range(3))
         part = mesh["tp"]
-        assert part.get_group() is along and part.get_local_rank() == column == part.get_coordinate()[0]  # type: ignore[index]
+        assert part.get_group() is along and part.get_local_rank() == column == part.get_coordinate()[0]
         assert part.mesh.tolist() == [3 * row, 3 * row + 1, 3 * row + 2] and part.shape == (3,)
         assert mesh["dp", "tp"] is mesh and mesh["dp"]["dp"] == mesh["dp"]
         turned = mesh["tp", "dp"]
@@ -63,7 +63,7 @@ def test_a_mesh_of_two_dimensions() -> None:
 def test_three_dimensions_and_a_flat_one() -> None:
     def program(rank: int) -> None:
         mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "pp", "cp"), backend_override={"dp": "tcp"})
-        dp, pp, cp = mesh.get_coordinate()  # type: ignore[misc]
+        dp, pp, cp = mesh.get_coordinate()
         part = mesh["dp", "cp"]
         expected = [[each + 2 * pp for each in row] for row in ([0, 1], [4, 5])]
         assert part.mesh.tolist() == expected and part.get_coordinate() == (dp, cp)
@@ -114,7 +114,7 @@ def test_a_mesh_of_groups_there_are() -> None:
         refused: list[tuple[str, Callable[[], Any]]] = [
             ("Invalid mesh", lambda: DeviceMesh.from_group(row, "cpu", [7, 8])),
             ("at least one", lambda: DeviceMesh.from_group([], "cpu")),
-            ("at least one", lambda: DeviceMesh.from_group(dist.GroupMember.NON_GROUP_MEMBER, "cpu")),  # type: ignore[arg-type]
+            ("at least one", lambda: DeviceMesh.from_group(dist.GroupMember.NON_GROUP_MEMBER, "cpu")),
             ("Must pass mesh if", lambda: DeviceMesh.from_group([row, column], "cpu")),
             ("Must pass mesh_dim_names", lambda: DeviceMesh.from_group([row, column], "cpu", [[0, 1], [2, 3]])),
             ("ndim equal", lambda: DeviceMesh.from_group([row], "cpu", [[0, 1]], mesh_dim_names=("a",))),
@@ -134,9 +134,9 @@ def test_bad_meshes(joined: Callable[..., FakeGroup]) -> None:
         (RuntimeError, "not be bigger", lambda: init_device_mesh("cpu", (2, 3))),
         (RuntimeError, "with index is not supported", lambda: init_device_mesh("cuda:0", (2,))),
         (RuntimeError, "at least one rank", lambda: init_device_mesh("cpu", (0, 2))),
-        (TypeError, "mesh_shape", lambda: init_device_mesh("cpu", 4)),  # type: ignore[arg-type]
-        (TypeError, "device_type", lambda: init_device_mesh(0, (4,))),  # type: ignore[arg-type]
-        (TypeError, "tuple of str", lambda: init_device_mesh("cpu", (4,), mesh_dim_names="dp")),  # type: ignore[arg-type]
+        (TypeError, "mesh_shape", lambda: init_device_mesh("cpu", 4)),
+        (TypeError, "device_type", lambda: init_device_mesh(0, (4,))),
+        (TypeError, "tuple of str", lambda: init_device_mesh("cpu", (4,), mesh_dim_names="dp")),
         (RuntimeError, "invalid keys", lambda: init_device_mesh("cpu", (4,), backend_override={"x": "tcp"})),
         (RuntimeError, "Invalid distributed backend", lambda: init_device_mesh("cpu", (4,), backend_override={0: "x"})),
         (TypeError, "required", lambda: DeviceMesh("cpu")),

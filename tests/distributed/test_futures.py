@@ -174,9 +174,9 @@ def test_then_chains_and_hears_of_errors() -> None:
         future.set_exception(ValueError())
     wrong: dist.Future[int] = dist.Future()
     with pytest.raises(TypeError, match="exception"):
-        wrong.set_exception("no")  # type: ignore[arg-type]
+        wrong.set_exception("no")
     with pytest.raises(TypeError, match="function of one future"):
-        wrong.then(5)  # type: ignore[arg-type]
+        wrong.then(5)
     wrong.set_exception(KeyError("x"))
     with pytest.raises(KeyError):
         wrong.wait()
@@ -211,9 +211,9 @@ def test_tensors_go_when_their_owner_drops_them() -> None:
             assert work is not None
             chained = work.get_future().then(lambda future: float(future.value()[0][1])).then(lambda f: f.value() + 1)
             if drop_early:
-                work = x = None  # type: ignore[assignment]
+                work = x = None
             assert chained.wait() == 4
-        work = x = chained = None  # type: ignore[assignment]
+        work = x = chained = None
         dist.barrier()  # its thread is through with the call before
         assert [each() is None for each in gone] == [True, True]
 

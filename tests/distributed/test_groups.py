@@ -108,7 +108,7 @@ def test_timeouts_of_groups() -> None:
         dist.set_timeout(1, OUTSIDE)  # nothing to set
         for bad in (None, "1"):
             with pytest.raises(TypeError):
-                dist.set_timeout(bad)  # type: ignore[arg-type]
+                dist.set_timeout(bad)
         missing: tuple[int, ...] = ()
         if rank == 0:
             with pytest.raises(CollectiveTimeoutError) as caught:
@@ -142,17 +142,17 @@ def test_g1_one_rule_for_every_root(sort: bool) -> None:
                 assert dist.get_group_rank(group, world_rank) == number
                 for root in ({"src": world_rank}, {"group_src": number}):
                     x = data(rank)
-                    dist.broadcast(x, group=group, **root)  # type: ignore[arg-type]
+                    dist.broadcast(x, group=group, **root)
                     assert x.tolist() == data(world_rank).tolist()
                     objects = [f"of {rank}"]
-                    dist.broadcast_object_list(objects, group=group, **root)  # type: ignore[arg-type]
+                    dist.broadcast_object_list(objects, group=group, **root)
                     assert objects == [f"of {world_rank}"]
                 for root in ({"dst": world_rank}, {"group_dst": number}):
                     x = data(rank)
-                    dist.reduce(x, group=group, **root)  # type: ignore[arg-type]
+                    dist.reduce(x, group=group, **root)
                     assert x.tolist() == (total(members) if rank == world_rank else data(rank).tolist())
                     parts = [np.zeros(5) for _ in members] if rank == world_rank else None
-                    dist.gather(data(rank), parts, group=group, **root)  # type: ignore[arg-type]
+                    dist.gather(data(rank), parts, group=group, **root)
                     assert parts is None or [part.tolist() for part in parts] == [data(m).tolist() for m in order]
             right = order[(order.index(rank) + 1) % len(order)]
             left = order[order.index(rank) - 1]

@@ -29,15 +29,15 @@ def bus() -> Iterator[Bus]:
     yield made
     for names in (constants.PLUGINS, constants.NUMBER_OF_BACKEND):
         del names["fake"]
-    del dist.Backend.FAKE  # type: ignore[attr-defined]
+    del dist.Backend.FAKE
 
 
 def test_a_backend_of_the_programs_own(bus: Bus) -> None:
-    assert dist.Backend.FAKE == "fake" and dist.is_backend_available("FAKE")  # type: ignore[attr-defined]
+    assert dist.Backend.FAKE == "fake" and dist.is_backend_available("FAKE")
     with pytest.raises(RuntimeError, match="already there"):
         dist.Backend.register_backend("fake", bus.make)
     with pytest.raises(TypeError, match="a function"):
-        dist.Backend.register_backend("other", "no function")  # type: ignore[arg-type]
+        dist.Backend.register_backend("other", "no function")
 
     def program(rank: int) -> Any:
         x = np.arange(3.0) + rank
@@ -187,7 +187,7 @@ def test_what_differs_is_refused_before_the_library_sees_it(bus: Bus) -> None:
 def test_calls_by_name_are_refused(bus: Bus) -> None:
     def program(rank: int) -> Any:
         with pytest.raises(UsageError, match="matches calls by their order only"):
-            dist.new_group().member().all_reduce(np.zeros(3), name="loss")  # type: ignore[union-attr]
+            dist.new_group().member().all_reduce(np.zeros(3), name="loss")
 
     ranks(2, program, "fake")
 

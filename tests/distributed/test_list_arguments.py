@@ -121,9 +121,9 @@ def test_multigpu_over_local_tensors(joined: Join) -> None:
 
 def test_object_lists(joined: Join) -> None:
     joined()
-    refuse(TypeError, "object_list must be a list", lambda: dist.all_gather_object((None,) * 3, 1))  # type: ignore[arg-type]
+    refuse(TypeError, "object_list must be a list", lambda: dist.all_gather_object((None,) * 3, 1))
     refuse(RuntimeError, "2 places on rank 1.*3 members", lambda: dist.all_gather_object([None] * 2, 1))
-    refuse(TypeError, "must be a list", lambda: dist.broadcast_object_list("abc", 0))  # type: ignore[arg-type]
+    refuse(TypeError, "must be a list", lambda: dist.broadcast_object_list("abc", 0))
     everyone: list[Any] = [None] * 3
     dist.all_gather_object(everyone, "it")
     assert everyone == ["it of 0", "it of 1", "it of 2"]

@@ -35,7 +35,7 @@ def test_batches_in_any_order(backend: str) -> None:
             sends = [dist.P2POp(dist.isend, message(rank, each), each, tag=each) for each in everyone]
             receives = [dist.P2POp(dist.irecv, buffers[each], each, tag=rank) for each in everyone]
             mixed = [*sends, *receives]
-            np.random.default_rng([seed, rank]).shuffle(mixed)  # type: ignore[arg-type]
+            np.random.default_rng([seed, rank]).shuffle(mixed)
             works = dist.batch_isend_irecv(mixed)
             assert len(works) == len(mixed) and all(work.wait() for work in works)
             for op, work in zip(mixed, works, strict=True):
@@ -78,8 +78,8 @@ def test_batches_are_judged_before_anything_starts() -> None:
             ("not member of group", lambda: dist.P2POp(dist.isend, x, 5)),
             ("needs peer", lambda: dist.P2POp(dist.isend, x)),
             ("not both", lambda: dist.P2POp(dist.isend, x, 0, group_peer=0)),
-            ("p2p_op_list", lambda: dist.batch_isend_irecv(good)),  # type: ignore[arg-type]
-            ("p2p_op_list", lambda: dist.batch_isend_irecv([good, None])),  # type: ignore[list-item]
+            ("p2p_op_list", lambda: dist.batch_isend_irecv(good)),
+            ("p2p_op_list", lambda: dist.batch_isend_irecv([good, None])),
             ("same group", lambda: dist.batch_isend_irecv([good, dist.P2POp(dist.isend, x, 1 - rank, group)])),
             (r"batch_isend_irecv: irecv \(number 1\)", lambda: dist.batch_isend_irecv([good, late])),
         ]

@@ -61,8 +61,8 @@ def test_there_is_no_second_time(tmp_path: Path) -> None:
 
 def test_refused_urls() -> None:
     refused: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-        (RuntimeError, "must be a string", lambda: dist.rendezvous(3)),  # type: ignore[arg-type]
-        (TypeError, "`rank` must be an int", lambda: dist.rendezvous("tcp://h:1", "0")),  # type: ignore[arg-type]
+        (RuntimeError, "must be a string", lambda: dist.rendezvous(3)),
+        (TypeError, "`rank` must be an int", lambda: dist.rendezvous("tcp://h:1", "0")),
         (RuntimeError, "No rendezvous handler for smoke://; there are env://, file://, tcp://",
          lambda: dist.rendezvous("smoke://x")),
         (AssertionError, "node-specific arguments", lambda: dist.rendezvous("tcp://h:1?rank=0", 0, 2)),
@@ -73,8 +73,8 @@ def test_refused_urls() -> None:
         (RuntimeError, "'tcp://h:x.*' is malformed", lambda: next(dist.rendezvous("tcp://h:x", 0, 1))),
         (RuntimeError, r"'tcp://\[::1:3' is malformed", lambda: dist.rendezvous("tcp://[::1:3", 0, 1)),
         (ValueError, "path missing", lambda: next(dist.rendezvous("file://", 0, 1))),
-        (RuntimeError, "already registered", lambda: dist.register_rendezvous_handler("tcp", given)),  # type: ignore[arg-type]
-        (TypeError, "a handler", lambda: dist.register_rendezvous_handler("x", None)),  # type: ignore[arg-type]
+        (RuntimeError, "already registered", lambda: dist.register_rendezvous_handler("tcp", given)),
+        (TypeError, "a handler", lambda: dist.register_rendezvous_handler("x", None)),
     ]  # fmt: skip
     for kind, words, call in refused:
         with pytest.raises(kind, match=words) as caught:
@@ -136,4 +136,4 @@ def test_h4_bad_sizes_and_ranks(size: Any, tmp_path: Path) -> None:
             dist.init_process_group("tcp", f"file://{path}", **more)
         assert isinstance(caught.value, UsageError) and not path.exists() and not dist.is_initialized()
     with pytest.raises(ValueError, match="world_size is not set"):
-        dist.init_process_group("tcp", f"file://{path}", world_size=None, rank=None)  # type: ignore[arg-type]
+        dist.init_process_group("tcp", f"file://{path}", world_size=None, rank=None)

@@ -74,8 +74,8 @@ def test_d3_lists_and_roots_that_are_wrong_on_one_rank() -> None:
             (2, "not member of group", lambda: dist.reduce(x, 3), lambda: dist.reduce(x, 0)),
             (1, "not member of group", lambda: dist.gather(x, None, 99), lambda: _gather(x, rank)),
             (1, "should be in range", lambda: dist.scatter(x, group_src=-1), lambda: _scatter(x, rank)),
-            (1, "must be an int", lambda: dist.broadcast(x, 0.0), lambda: dist.broadcast(x, 0)),  # type: ignore[arg-type]
-            (1, "must be an int", lambda: dist.reduce(x, "0"), lambda: dist.reduce(x, 0)),  # type: ignore[arg-type]
+            (1, "must be an int", lambda: dist.broadcast(x, 0.0), lambda: dist.broadcast(x, 0)),
+            (1, "must be an int", lambda: dist.reduce(x, "0"), lambda: dist.reduce(x, 0)),
         ]
         for wrong, words, slip, right in slips:
             if rank == wrong:
@@ -90,8 +90,8 @@ def test_d3_lists_and_roots_that_are_wrong_on_one_rank() -> None:
             dist.all_reduce(total)
             assert total.tolist() == [3, 6, 9], words
         y = np.zeros(3) + rank
-        dist.broadcast(y, np.int64(2))  # type: ignore[arg-type]
-        dist.reduce(y, np.uint8(1))  # type: ignore[arg-type]
+        dist.broadcast(y, np.int64(2))
+        dist.reduce(y, np.uint8(1))
         assert y.tolist() == ([6] * 3 if rank == 1 else [2] * 3)
 
     def _gather(x: Any, rank: int) -> None:

@@ -78,7 +78,7 @@ def test_bad_shrinking(joined: Callable[..., FakeGroup]) -> None:
         ([1], RuntimeError, "only those who stay"), (["0"], TypeError, "must be an int"),
     ):  # fmt: skip
         with pytest.raises(kind, match=words) as caught:
-            dist.shrink_group(given)  # type: ignore[arg-type]
+            dist.shrink_group(given)
         assert isinstance(caught.value, UsageError)
     with pytest.raises(ValueError, match="shrink_flags"):
         dist.shrink_group([0], shrink_flags=dist.SHRINK_DEFAULT + 7)

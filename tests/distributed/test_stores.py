@@ -125,13 +125,13 @@ def test_several_threads_and_a_barrier_that_serves_again(store: dist.Store) -> N
 
 def test_refused_arguments(store: dist.Store) -> None:
     refused: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-        (TypeError, "str or bytes", lambda: store.set("a", 3)),  # type: ignore[arg-type]
+        (TypeError, "str or bytes", lambda: store.set("a", 3)),
         (TypeError, "list of str", lambda: store.wait("a")),
-        (TypeError, "key must be str", lambda: store.get(3)),  # type: ignore[arg-type]
-        (TypeError, "key must be str", lambda: store.set(b"a", "1")),  # type: ignore[arg-type]
+        (TypeError, "key must be str", lambda: store.get(3)),
+        (TypeError, "key must be str", lambda: store.set(b"a", "1")),
         (RuntimeError, "not valid Unicode", lambda: store.set("a", "\udc80")),
-        (TypeError, "int", lambda: store.add("a", 1.5)),  # type: ignore[arg-type]
-        (TypeError, "timedelta", lambda: store.set_timeout("3")),  # type: ignore[arg-type]
+        (TypeError, "int", lambda: store.add("a", 1.5)),
+        (TypeError, "timedelta", lambda: store.set_timeout("3")),
         (RuntimeError, "negative", lambda: store.set_timeout(timedelta(seconds=-1))),
         (RuntimeError, "one value for each key", lambda: store.multi_set(["a", "b"], ["1"])),
         (RuntimeError, "at least one worker", lambda: store.barrier("a", 0)),
@@ -225,7 +225,7 @@ def test_refused_addresses() -> None:
     ):
         with pytest.raises(RuntimeError, match=words):
             call()
-    for call in (lambda: dist.TCPStore(3, 0), lambda: dist.FileStore(3), lambda: dist.PrefixStore("a", object())):  # type: ignore[arg-type]
+    for call in (lambda: dist.TCPStore(3, 0), lambda: dist.FileStore(3), lambda: dist.PrefixStore("a", object())):
         with pytest.raises(TypeError):
             call()
     with pytest.raises(RendezvousError, match="cannot be opened"):

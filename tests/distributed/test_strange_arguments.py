@@ -122,7 +122,7 @@ def test_lists_of_local_tensors_that_are_only_read_may_be_read_only_and_strided(
         dist.all_gather_multigpu([outputs], [mine, mine.copy()])
         assert [each.tolist() for each in outputs] == [[3, 1], [3, 1], [13, 11], [13, 11]]
         first, second = np.full(2, rank + 1.0), np.full(2, rank + 3.0)
-        dist.broadcast_multigpu([first, second], 1, src_tensor=np.int64(1))  # type: ignore[arg-type]
+        dist.broadcast_multigpu([first, second], 1, src_tensor=np.int64(1))
         assert first.tolist() == second.tolist() == [4, 4]
 
     ranks(2, program)

@@ -133,7 +133,7 @@ def failing(call: Callable[[], Any]) -> list[str]:
 
 def inside_a_loop() -> list[str]:
     async def main() -> None:
-        with contextlib.closing(closed(None)) as coroutine:  # type: ignore[arg-type]
+        with contextlib.closing(closed(None)) as coroutine:
             aiocoll.run(lambda group: coroutine)
 
     return failing(lambda: asyncio.run(main()))

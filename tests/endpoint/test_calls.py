@@ -125,7 +125,7 @@ async def test_a_fold_that_raises_ends_the_call_everywhere(transport: str, arriv
             if arrived:
                 await until(lambda: any(each.whole for each in groups[0]._endpoint.inbox.arrived.values()))
             with pytest.raises(UsageError, match="FloatingPointError: overflow"):
-                await done(a.recv_fold(1, into, Choking()))  # type: ignore[arg-type]
+                await done(a.recv_fold(1, into, Choking()))
             (error,) = await soon([waiting])
             assert isinstance(error, UsageError) and "rank 0 refused this call" in str(error)
             kept = into.copy()

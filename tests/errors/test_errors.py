@@ -129,4 +129,4 @@ def test_an_error_goes_on_saying_what_it_said_first() -> None:
 
 def test_what_no_error_says_is_refused() -> None:
     with pytest.raises(TypeError, match="'whose'"):
-        errors.UsageError("text", whose=1)  # type: ignore[call-arg]
+        errors.UsageError("text", whose=1)

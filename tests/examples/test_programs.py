@@ -50,7 +50,7 @@ def test_the_heat_is_the_same_on_any_number_of_ranks(job: Job, installed: Instal
     files = {ranks: tmp_path / f"{ranks}.png" for ranks in (3, 4)}
     said = {ranks: job(ranks, "heat.py", str(file)).stdout for ranks, file in files.items()}
     said[1], files[1] = job(1, "heat.py").stdout, installed.folder / "heat.png"  # where nothing else is said
-    means = {re.search(r"mean ([\d.]+)", each)[1] for each in said.values()}  # type: ignore[index]
+    means = {re.search(r"mean ([\d.]+)", each)[1] for each in said.values()}
     assert len(means) == 1 and 0.1 < float(means.pop()) < 0.4
     picture = pixels(files[1])
     assert picture.shape == (400, 400, 3)

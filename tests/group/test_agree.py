@@ -282,7 +282,7 @@ def test_a_rank_that_is_always_late_comes_to_an_end_all_the_same(away: int) -> N
             assert await group.recv(1 - away) == 7
         else:
             endpoint, loop = group._endpoint, asyncio.get_running_loop()
-            endpoint.loop = AlwaysLate(loop)  # type: ignore[assignment]
+            endpoint.loop = AlwaysLate(loop)
             recovery = endpoint.failure.agreement.begin(group._scope, 1, Wish("agree", 1.0))
             await recovery.waiter
             endpoint.loop = loop

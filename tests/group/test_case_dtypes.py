@@ -238,7 +238,7 @@ def test_b9_lengths_have_64_bits(nbytes: int) -> None:
             seen.append(length)
             return frame.Drain()
 
-    reader = frame.FrameReader(Sink())  # type: ignore[arg-type]
+    reader = frame.FrameReader(Sink())
     head = frame.pack_header(frame.DATA, 1, 2, 3, b"meta", nbytes)
     room = reader.buffer()
     room[: len(head)] = head

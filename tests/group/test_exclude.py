@@ -110,6 +110,6 @@ def test_refused_arguments() -> None:
     async def main(group: Group) -> None:
         for ranks in ([], [0, 0], [5], {1}, 3):
             with pytest.raises(UsageError):
-                await group.exclude(ranks)  # type: ignore[arg-type]
+                await group.exclude(ranks)
 
     run(2, main)

@@ -195,7 +195,7 @@ def test_frames_of_the_old_group_are_dropped(fabric: str) -> None:
 def test_arguments() -> None:
     async def main(group: Group) -> None:
         for wrong in (-1, "soon", float("nan")):
-            assert isinstance(await outcome(group.shrink(timeout=wrong)), UsageError)  # type: ignore[arg-type]
+            assert isinstance(await outcome(group.shrink(timeout=wrong)), UsageError)
         async with await group.shrink(timeout=1) as new:
             await works(new)
 

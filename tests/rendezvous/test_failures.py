@@ -284,7 +284,7 @@ async def test_the_protocol_over_a_connection_that_breaks(url: str) -> None:
     store = await TCPStore.connect("127.0.0.1", int(url.rpartition(":")[2]))
     joining = asyncio.ensure_future(join(store, rank=1, size=3, timeout=30))
     await asyncio.sleep(0.1)
-    store._stream.close(ConnectionResetError(104, "reset"))  # type: ignore[union-attr]
+    store._stream.close(ConnectionResetError(104, "reset"))
     with pytest.raises(RendezvousError, match=r"lost.*that was while waiting: .*arrived rank.*missing rank"):
         await joining
     await store.close()

@@ -84,7 +84,7 @@ def test_an_exception_is_raised_here_with_rank_and_traceback() -> None:
         aiocoll.launch(failing, "raise", n=3)
     (note,) = raised.value.__notes__
     assert "rank 1" in note and "in failing" in note and "worker.py" not in note
-    assert raised.value.rank == 1  # type: ignore[attr-defined]
+    assert raised.value.rank == 1
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         aiocoll.launch(summed, 0, **options)
     with pytest.raises(UsageError, match="cannot be called"):
-        aiocoll.launch(5, n=1)  # type: ignore[arg-type]
+        aiocoll.launch(5, n=1)
 
 
 def test_options_reach_the_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from aiocoll.sim.loop import SimLoop, rank_running
 
 
 def simulate(main: Callable[[], Awaitable[object]], seed: int = 0, **options: object) -> tuple[object, SimLoop]:
-    loop = SimLoop(seed, **options)  # type: ignore[arg-type]
+    loop = SimLoop(seed, **options)
     try:
         return loop.run_until_complete(main()), loop
     finally:
@@ -23,7 +23,7 @@ def simulate(main: Callable[[], Awaitable[object]], seed: int = 0, **options: ob
 def as_rank(rank: int, coroutine: Awaitable[object]) -> asyncio.Task[object]:
     context = contextvars.copy_context()
     context.run(rank_running.set, rank)
-    return asyncio.get_running_loop().create_task(coroutine, context=context)  # type: ignore[arg-type]
+    return asyncio.get_running_loop().create_task(coroutine, context=context)
 
 
 def test_time_jumps_and_is_exact() -> None:
@@ -49,7 +49,7 @@ def interleaving(seed: int) -> list[tuple[int, int]]:
         await asyncio.gather(*(as_rank(me, rank(me)) for me in range(4)))
         return seen
 
-    return simulate(main, seed)[0]  # type: ignore[return-value]
+    return simulate(main, seed)[0]
 
 
 def test_equal_seeds_give_equal_runs_and_others_differ() -> None:
@@ -76,7 +76,7 @@ def test_within_a_rank_callbacks_keep_their_order() -> None:
         return seen
 
     for seed in range(30):
-        for mine in simulate(main, seed)[0].values():  # type: ignore[attr-defined]
+        for mine in simulate(main, seed)[0].values():
             assert [n for n in mine if n < 100] == list(range(20))
             assert [n for n in mine if n >= 100] == list(range(100, 105))
 

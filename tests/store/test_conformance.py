@@ -37,7 +37,7 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
     if views:
         neighbour = await one()
-        await neighbour._store.set("foreign", b"neither seen nor touched")  # type: ignore[attr-defined]
+        await neighbour._store.set("foreign", b"neither seen nor touched")
     yield one
     for store in opened:
         await store.close()

@@ -177,7 +177,7 @@ async def test_cancelled_connecting_leaves_nothing() -> None:
 async def test_ports_are_checked() -> None:
     for port in (0, 65536, -1, "29500", True):
         with pytest.raises(UsageError, match="port"):
-            await TCPStore.connect("127.0.0.1", port)  # type: ignore[arg-type]
+            await TCPStore.connect("127.0.0.1", port)
 
 
 async def test_a_server_that_stops_answering_holds_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ async def ended(store: HostedStore) -> None:
 
 def python(code: str, *args: object, **more: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, **more)
 
 
 async def test_twenty_times_on_the_same_port() -> None:

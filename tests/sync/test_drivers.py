@@ -332,7 +332,7 @@ def test_what_does_not_end_when_it_is_cancelled_is_given_up(monkeypatch: pytest.
 
     async def stubborn() -> None:
         await asyncio.sleep(0)  # what follows runs in a Task
-        asyncio.current_task()._log_destroy_pending = False  # type: ignore[union-attr]  # left over, as is wanted here
+        asyncio.current_task()._log_destroy_pending = False  # left over, as is wanted here
         inside.release()
         while True:
             with contextlib.suppress(asyncio.CancelledError):

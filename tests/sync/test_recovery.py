@@ -16,7 +16,7 @@ def run(tmp_path: Path, body: object, transport: str) -> None:
     def rank(number: int) -> None:
         url = f"file://{tmp_path}/meet"
         with connect(url, rank=number, size=3, transport=transport, timeout=30) as group:
-            body(group)  # type: ignore[operator]
+            body(group)
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         list(pool.map(rank, range(3)))

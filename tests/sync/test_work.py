@@ -55,7 +55,7 @@ def test_a_wait_that_is_too_short_leaves_it_running(driver: Driver, timeout: flo
 def test_a_timeout_that_is_none(driver: Driver, timeout: object) -> None:
     work = driver.begin(lambda: asyncio.sleep(0), "x")
     with pytest.raises(UsageError, match="timeout="):
-        work.wait(timeout)  # type: ignore[arg-type]
+        work.wait(timeout)
 
 
 def test_errors_arrive_where_it_is_waited_for(driver: Driver) -> None:

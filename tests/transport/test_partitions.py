@@ -49,7 +49,7 @@ class Job:
 
     def hear(self) -> list[dict[str, Any]]:
         """The next line of each rank."""
-        return [json.loads(rank.stdout.readline() or '"silence"') for rank in self.ranks]  # type: ignore[union-attr]
+        return [json.loads(rank.stdout.readline() or '"silence"') for rank in self.ranks]
 
     def break_by(self, *steps: Callable[[], None]) -> None:
         """Once everybody is at work."""
@@ -61,8 +61,8 @@ class Job:
     def go_on(self) -> None:
         """Lets the ranks go on."""
         for rank in self.ranks:
-            rank.stdin.write("on\n")  # type: ignore[union-attr]
-            rank.stdin.flush()  # type: ignore[union-attr]
+            rank.stdin.write("on\n")
+            rank.stdin.flush()
 
     def end(self) -> list[int]:
         """The exit codes."""
@@ -73,7 +73,7 @@ class Job:
             rank.kill()
             rank.wait()
             for pipe in (rank.stdin, rank.stdout):
-                pipe.close()  # type: ignore[union-attr]
+                pipe.close()
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_j2_a_network_that_fails_is_noticed_in_time_by_both_sides(job_of: Callab
             "one way": [lambda a=a, b=b: a.lose_everything_for(b)],
             "one way, quiet": [lambda a=a, b=b: b.lose_everything_for(a)],
             "no route": [lambda a=a, b=b: b.ip("route", "add", "blackhole", a.address)],
-        }  # type: ignore[misc]
+        }
         job.break_by(*steps.get(name, []))
     for name, job in jobs.items():
         said = job.hear()

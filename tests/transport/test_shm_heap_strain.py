@@ -164,7 +164,7 @@ def test_few_addresses_are_enough_for_small_arenas() -> None:
     for mark, array in enumerate(arrays):
         array.fill(mark)
     assert all(map(is_shared, arrays)) and len(heap.arenas) > 1
-    assert [heap.find(array)[0].id for array in arrays] == sorted(heap.find(array)[0].id for array in arrays)  # type: ignore[index]
+    assert [heap.find(array)[0].id for array in arrays] == sorted(heap.find(array)[0].id for array in arrays)
     assert [int(array.sum(dtype=np.int64)) // (40 * MIB) for array in arrays] == [0, 1, 2, 3]
     del arrays, array
     heap.close()

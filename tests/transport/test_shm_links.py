@@ -120,9 +120,7 @@ class Way:
 def settled(world: ShmEnds) -> bool:
     """Whether all that was sent has been taken, and every cell is free again."""
     return all(
-        link.drained() and not link.inlane.news()
-        for each in world.transports.values()
-        for link in each.made.values()
+        link.drained() and not link.inlane.news() for each in world.transports.values() for link in each.made.values()
     )
 
 
@@ -331,7 +329,7 @@ async def test_whoever_looks_stops_when_the_link_ends_under_it() -> None:
             def arriving(self, *header: Any) -> Any:
                 raise WireError("what no correct peer sends")
 
-        world.link(0, 1).inlane._sink = Refusing()  # type: ignore[assignment]
+        world.link(0, 1).inlane._sink = Refusing()
         world.transports[0].look_for(1e-3, shares_loop=False)
         looks = iter([False] * 1000)
         pending = world.transports[0].pending

@@ -157,7 +157,7 @@ async def _stopped(world: Ends) -> None:
     asyncio.get_running_loop().remove_reader(far._socket.fileno())
     while (ticket := world.send(0, 1, pattern(1 << 20, 99))) is None:
         pass
-    world.stuck = ticket  # type: ignore[attr-defined]
+    world.stuck = ticket
 
 
 def _go_on(world: Ends) -> None:
@@ -310,7 +310,7 @@ async def test_no_memory_for_what_comes_ends_the_link(caplog: pytest.LogCaptureF
             def arriving(self, *header: object) -> None:
                 raise MemoryError("no room")
 
-        near._reader._sink = Full()  # type: ignore[assignment]
+        near._reader._sink = Full()
         world.send(1, 0, b"too much")
         await world.owners[0].until(lambda: bool(world.owners[0].told("lost")))
         assert "MemoryError" in world.owners[0].told("lost")[0][2]

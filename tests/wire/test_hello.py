@@ -275,7 +275,7 @@ def test_identities_are_checked() -> None:
     with pytest.raises(UsageError, match="role"):
         Identity(9, "job")
     with pytest.raises(UsageError, match="bytes"):
-        ClientHello("text", Identity(RANK, "job"), RANK)  # type: ignore[arg-type]
+        ClientHello("text", Identity(RANK, "job"), RANK)
     with pytest.raises(UsageError, match="accepts no"):
         ServerHello(b"", Identity(STORE_CLIENT, "job"))
 

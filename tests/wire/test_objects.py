@@ -35,19 +35,19 @@ def same(a: object, b: object) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, np.str_ | np.bytes_):
-        return a == b and len(a) == len(b)  # type: ignore[arg-type]
+        return a == b and len(a) == len(b)
     if isinstance(a, np.longdouble):  # its last bytes are nobody's
         return a == b
     if isinstance(a, np.ndarray | np.generic):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()  # type: ignore[attr-defined]
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))  # type: ignore[arg-type]
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
-        return len(a) == len(b) and all(map(same, a.items(), b.items()))  # type: ignore[arg-type,attr-defined]
+        return len(a) == len(b) and all(map(same, a.items(), b.items()))
     if isinstance(a, set | frozenset):
-        return sorted(map(repr, a)) == sorted(map(repr, b))  # type: ignore[arg-type,call-overload]
+        return sorted(map(repr, a)) == sorted(map(repr, b))
     if isinstance(a, datetime.datetime | datetime.time):
-        return a == b and a.tzinfo == b.tzinfo and a.fold == b.fold  # type: ignore[attr-defined]
+        return a == b and a.tzinfo == b.tzinfo and a.fold == b.fold
     return repr(a) == repr(b)
 
 
@@ -80,7 +80,7 @@ CASES = [
 
 @pytest.mark.parametrize("obj", CASES, ids=lambda obj: f"{type(obj).__name__}-{repr(obj)[:20]}")
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, {"k": (x, [x])}]], ids=["bare", "nested"])
-def test_types_come_back_exactly(obj: object, wrap) -> None:  # type: ignore[no-untyped-def]
+def test_types_come_back_exactly(obj: object, wrap) -> None:
     assert same(there_and_back(wrap(obj)), wrap(obj))
 
 
@@ -199,10 +199,10 @@ def test_depth_up_to_the_limit_comes_back() -> None:
     for wrap in (lambda x: [x], lambda x: (x,), lambda x: {"k": x}, lambda x: frozenset([x])):
         obj: object = 1
         for _ in range(100):
-            obj = wrap(obj)  # type: ignore[no-untyped-call]
+            obj = wrap(obj)
         assert there_and_back(obj) == obj
         with pytest.raises(SerializationError, match="deeper than 100"):
-            dumps(wrap(wrap(obj)))  # type: ignore[no-untyped-call]
+            dumps(wrap(wrap(obj)))
 
 
 def test_pickle_carries_everything_else_and_only_when_both_allow_it() -> None:

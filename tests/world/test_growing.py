@@ -366,7 +366,7 @@ async def test_wrong_arguments_and_different_ones() -> None:
 
     async def main(group: Group) -> Any:
         for wrong in ({"n": 0}, {"n": True}, {"n": "2"}, {"wait": -1}, {"wait": float("inf")}, {"wait": None}):
-            error = await outcome(group.grow(**wrong))  # type: ignore[arg-type]
+            error = await outcome(group.grow(**wrong))
             assert isinstance(error, UsageError) and next(iter(wrong)) in str(error)
         await adds_up(group)
         error = await outcome(group.grow(1 + group.rank))

@@ -175,7 +175,7 @@ async def test_a_group_that_nothing_followed_and_nobody_closed_is_a_warning() ->
 async def test_a_group_that_was_dropped_leaves_no_descriptor() -> None:
     before = len(os.listdir("/proc/self/fd"))
     group = await aiocoll.connect(f"tcp://127.0.0.1:{free_port()}", rank=0, size=1)
-    lineage = group._connection.lineage  # type: ignore[union-attr]
+    lineage = group._connection.lineage
     with pytest.warns(ResourceWarning, match="was never closed"):
         del group
         gc.collect()

@@ -23,7 +23,7 @@ def test_a_world_of_one_and_what_main_returned() -> None:
 
 
 def test_main_that_was_called_already_and_nothing_is_left_unawaited() -> None:
-    given: Any = main(None)  # type: ignore[arg-type]
+    given: Any = main(None)
     with pytest.raises(UsageError, match=r"write run\(main\), not run\(main\(\.\.\.\)\)"):
         aiocoll.run(given, uvloop=False)
 
