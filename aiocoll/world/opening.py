@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from ..config import Settings
@@ -40,6 +40,8 @@ from ..transport.tcp_connect import TcpWorld, listen
 
 if TYPE_CHECKING:
     from ..transport.shm.meeting import Shared
+
+T = TypeVar("T")
 
 _LEAVING_SECONDS: Final = 5.0
 _LEAVING_BROKEN_SECONDS: Final = 1.0
@@ -147,7 +149,8 @@ class Ear:
         wanted = self._wanted
         peers = kinds.Peers(
             rank=meeting.rank, size=meeting.size, world=meeting.world, job=wanted.job, secret=wanted.secret,
-            told=[dict(info["told"]) for info in meeting.members], seconds=wanted.timeout,
+            told=_of_members(meeting, "'told' by its transport", lambda info: dict(info["told"])),
+            seconds=wanted.timeout,
         )  # fmt: skip
         try:
             async with asyncio.timeout(min(wanted.timeout, 1e9)) as limit:
@@ -161,14 +164,10 @@ class Ear:
             ) from error
 
     def _tcp_world(self, meeting: Meeting) -> TcpWorld:
-        try:
-            addresses = tuple((str(info["address"]), int(info["port"])) for info in meeting.members)
-        except (KeyError, TypeError, ValueError) as error:
-            text = f"{meeting.where}: a member's entry in the store has no address: {error!r}; use another name="
-            raise RendezvousError(text) from error
+        addresses = _of_members(meeting, "address", lambda info: (str(info["address"]), int(info["port"])))
         wanted = self._wanted
         return TcpWorld(
-            meeting.rank, meeting.size, addresses, wanted.secret, wanted.job, meeting.world,
+            meeting.rank, meeting.size, tuple(addresses), wanted.secret, wanted.job, meeting.world,
             wanted.settings.lost_seconds,
         )  # fmt: skip
 
@@ -180,9 +179,10 @@ class Ear:
         transport = self._transport(meeting, loop, shared) if added is None else added
         if isinstance(transport, InprocTransport):
             memory = dict.fromkeys(range(meeting.size), "one process")
+        pids = _of_members(meeting, "process id", _pid)
         members = tuple(
             Member(
-                rank, str(info.get("host", "")), int(info.get("pid", 0)), str(info.get("boot", "")),
+                rank, str(info.get("host", "")), pids[rank], str(info.get("boot", "")),
                 memory.get(rank, ""), numbers[rank] if numbers else rank,
             )  # fmt: skip
             for rank, info in enumerate(meeting.members)
@@ -199,7 +199,7 @@ class Ear:
         if isinstance(wanted, Switch) and not meeting.grown:
             return InprocTransport(wanted, loop)
         if self._wanted.within_process or meeting.size == 1:
-            if any(int(info.get("pid", 0)) != os.getpid() for info in meeting.members):
+            if any(pid != os.getpid() for pid in _of_members(meeting, "process id", _pid)):
                 raise UsageError("transport='inproc' joins ranks of one process only; use 'auto' or 'tcp'")
             self.close()
             switch = _switches.get(meeting.world)
@@ -213,6 +213,22 @@ class Ear:
             return _shm(loop, meeting.rank, shared)
         far = TcpTransport(loop, self._tcp_world(meeting), self._listener)
         return far if shared is None else Routed(_shm(loop, meeting.rank, shared), far, shared.peers)
+
+
+def _pid(info: Mapping[str, Any]) -> int:
+    return int(info.get("pid", 0))
+
+
+def _of_members(meeting: Meeting, what: str, read: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """What ``read`` finds in each member's entry, which somebody else may have written."""
+    found = []
+    for rank, info in enumerate(meeting.members):
+        try:
+            found.append(read(info))
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            text = f"{meeting.where}: the entry of rank {rank} in the store has no {what} ({error!r}): "
+            raise RendezvousError(f"{text}{str(dict(info))[:200]}; use another name=") from error
+    return found
 
 
 def _shm(loop: asyncio.AbstractEventLoop, rank: int, shared: Shared) -> Transport:

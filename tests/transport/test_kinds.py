@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import aiocoll
-from aiocoll.errors import RendezvousTimeoutError, UsageError
+from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.transport import kinds
 from aiocoll.transport.inproc import InprocTransport, Switch
+from aiocoll.world import opening
 
 
 @pytest.mark.parametrize("name", ["carrier_pigeon", "base", "Tcp", "", "os.path", "../x"])
@@ -112,3 +113,25 @@ async def test_a_transport_that_does_not_connect_in_time_is_named(pigeon: str, m
     assert [type(each) for each in failures] == [RendezvousTimeoutError] * 2
     assert "transport='pigeon' has not connected rank 1 with the other 1 after 0.3 s" in str(failures[1])
     assert all(each.closed for each in Ear.made)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "missing"),
+    [
+        ({"told": 5}, "'told' by its transport"),
+        ({}, "'told' by its transport"),
+        ({"told": {}, "pid": "x"}, "process id"),
+    ],
+)
+async def test_a_wrong_entry_in_the_store_is_shown(
+    pigeon: str, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], missing: str
+) -> None:
+    def info(self: opening.Ear, address: str) -> dict[str, Any]:
+        said = real(self, address)
+        return {**said, **wrong} if wrong else {"transport": said["transport"]}
+
+    real = opening.Ear.info
+    monkeypatch.setattr(opening.Ear, "info", info)
+    for failure in await world([pigeon, pigeon]):
+        assert type(failure) is RendezvousError, repr(failure)
+        assert f"the entry of rank 0 in the store has no {missing}" in str(failure) and pigeon in str(failure)
