@@ -17,6 +17,7 @@ from aiocoll import CollectiveTimeoutError, Group, GroupBrokenError, MismatchErr
 from aiocoll.store import MemoryStore
 from tests.group.cases import outcome
 from tests.ports import free_url
+from tests.turns import until
 
 BOUND = 3.0  # seconds for what should take milliseconds, on the slowest machine
 
@@ -63,9 +64,7 @@ async def test_k1_twenty_times(failing: bool, subgroups: bool, external: bool, t
     before = descriptors()
     for turn in range(1, 21):
         await asyncio.gather(one(0, turn), one(1, turn))
-    async with asyncio.timeout(10):  # the store that rank 0 served ends in a thread of its own
-        while descriptors() > before:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: descriptors() <= before, 0.001)  # the store that rank 0 served ends in a thread of its own
     if store is not None:
         await store.close()
 

@@ -168,7 +168,6 @@ def terminal(*arguments: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_a_terminal_gets_a_bar_that_goes_away_and_whole_rows() -> None:
-    pytest.importorskip("rich", reason="rich is not installed: pip install rich")
     code, seen = terminal(*SHORT)
     assert code == 0
     assert "2/2" in seen and "all_reduce float32 sum 1024 B" in seen and "\x1b[?25h" in seen

@@ -203,7 +203,7 @@ def test_mpi4py_without_an_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nccl_wants_a_torch_that_has_it_and_a_gpu() -> None:
-    torch = pytest.importorskip("torch", reason="it is in the extra 'dev'")
+    torch = pytest.importorskip("torch", reason="torch is not installed; it is in the extra 'dev'")
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="'nccl' is not available.*(built without nccl|sees no GPU)"):
             dist.init_process_group("nccl", rank=0, world_size=1)

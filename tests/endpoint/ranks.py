@@ -46,13 +46,6 @@ async def results(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*awaitables)
 
 
-async def until(condition: Any) -> None:
-    """Turns of the loop until ``condition()``."""
-    async with asyncio.timeout(HANG_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 def kill(group: Group) -> None:
     """The rank of ``group`` ends as by SIGKILL: its connections are cut and it says nothing."""
     endpoint = group._endpoint

@@ -18,8 +18,9 @@ from aiocoll.errors import GroupBrokenError, MismatchError, PeerLostError, Usage
 from aiocoll.group import Group
 from aiocoll.sim import Crash
 from aiocoll.testing import run
+from tests.turns import until
 
-from .ranks import HANG_SECONDS, numbers, on_every_transport, ranks, results, soon, until
+from .ranks import HANG_SECONDS, numbers, on_every_transport, ranks, results, soon
 
 pytestmark = pytest.mark.timeout(120)
 bounds = pytest.mark.parametrize("bound", ["1", "3000", ""])

@@ -18,8 +18,9 @@ from aiocoll.errors import (
     UsageError,
 )
 from aiocoll.group import Group
+from tests.turns import until
 
-from .ranks import kill, numbers, on_every_transport, ranks, results, soon, until, warm
+from .ranks import kill, numbers, on_every_transport, ranks, results, soon, warm
 
 pytestmark = pytest.mark.timeout(90)
 BIG = 1 << 20

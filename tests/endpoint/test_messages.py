@@ -11,8 +11,9 @@ import pytest
 
 from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, MismatchError, NotInitializedError, UsageError
 from aiocoll.group import Group
+from tests.turns import until
 
-from .ranks import numbers, on_every_transport, quiet, ranks, results, soon, until
+from .ranks import numbers, on_every_transport, quiet, ranks, results, soon
 
 pytestmark = pytest.mark.timeout(90)
 BIG = 1 << 20

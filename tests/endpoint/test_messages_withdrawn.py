@@ -10,8 +10,9 @@ import pytest
 
 from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, PeerLostError
 from aiocoll.group import Group
+from tests.turns import until
 
-from .ranks import kill, numbers, on_every_transport, quiet, ranks, results, soon, until
+from .ranks import kill, numbers, on_every_transport, quiet, ranks, results, soon
 
 pytestmark = pytest.mark.timeout(90)
 

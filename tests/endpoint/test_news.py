@@ -16,8 +16,9 @@ from aiocoll.errors import (
     UsageError,
 )
 from aiocoll.wire import frame
+from tests.turns import until
 
-from .ranks import on_every_transport, ranks, results, soon, until, warm
+from .ranks import on_every_transport, ranks, results, soon, warm
 
 pytestmark = pytest.mark.timeout(90)
 

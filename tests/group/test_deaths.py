@@ -15,6 +15,7 @@ import pytest
 from aiocoll import Group, GroupBrokenError, NotInitializedError, PeerLostError, UsageError
 from aiocoll.sim import Crash
 from tests.group.cases import outcome, ranks
+from tests.turns import until
 
 DEAD = 2
 
@@ -125,7 +126,7 @@ async def until_it_has_ended(group: Group) -> None:
     pid = group._endpoint.members[DEAD].pid
     while True:
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()  # noqa: ASYNC240  (the kernel's, not a disk's)
+            stat = Path(f"/proc/{pid}/stat").read_text()  # noqa: ASYNC240  the kernel's, not a disk's
             if stat.rpartition(")")[2].split()[0] in "ZX":
                 return
         except OSError:
@@ -152,9 +153,8 @@ def test_one_that_left_before_the_first_link_is_no_loss_to_who_receives_from_any
         endpoint = group._endpoint
         if group.rank == 0:
             waiting = asyncio.ensure_future(group.recv())
-            # Until it was looked into, which has no event.
-            while DEAD not in endpoint.failure.absent or len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            # Until it was looked into.
+            await until(lambda: DEAD in endpoint.failure.absent and len(asyncio.all_tasks()) <= 2, 0.01)
             await group.send(1, 1)
             assert await waiting == 7
         elif group.rank == 1:

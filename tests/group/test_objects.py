@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from aiocoll import Group, SerializationError, UsageError
-from tests.group.cases import for_every_size, on_every_fabric, outcome, ranks, same, values
+from tests.group.cases import FABRICS, for_every_size, on_every_fabric, outcome, ranks, same, values
 
 
 @dataclass
@@ -117,12 +117,9 @@ def test_an_object_that_cannot_be_serialised_is_refused_on_all_ranks(fabric: str
     ranks(size, main, fabric)
 
 
-@on_every_fabric
+@pytest.mark.parametrize("fabric", [fabric for fabric in FABRICS if fabric != "sim"])  # which has no allow_pickle=
 @pytest.mark.parametrize("fabric_pickle", [True, False])
 def test_pickle_only_where_it_is_allowed(fabric: str, fabric_pickle: bool) -> None:
-    if fabric == "sim":
-        pytest.skip("the simulator has no allow_pickle=")
-
     async def main(group: Group) -> None:
         everything = await outcome(group.all_gather_object((Point(group.rank), np.arange(3.0))))
         if fabric_pickle:

@@ -58,7 +58,10 @@ def test_every_algorithm_can_be_chosen_by_name(
             "all_to_all": lambda n: group.all_to_all([values(rank, (n,))] * size),
             "exchange_all": lambda n: group.all_to_all([values(rank, (n,))] * size),
         }  # fmt: skip
-        each = lambda n: [values(r, (n,)) for r in range(size)]  # noqa: E731
+
+        def each(n: int) -> list[Any]:
+            return [values(r, (n,)) for r in range(size)]
+
         oracle: dict[str, Any] = {
             "all_reduce": lambda n: sum(each(n)), "reduce": lambda n: sum(each(n)) if rank == 0 else None,
             "reduce_scatter": lambda n: np.array_split(sum(each(n)), size)[rank],

@@ -12,6 +12,7 @@ import pytest
 from aiocoll import CollectiveTimeoutError, Group, GroupBrokenError, NotInitializedError, PeerLostError, UsageError
 from aiocoll.sim import CRASHED, Cancel, Crash
 from tests.group.cases import on_every_fabric, outcome, ranks, same, values
+from tests.turns import until
 
 
 async def works(group: Group, turn: int = 0) -> None:
@@ -253,8 +254,7 @@ def test_a_stopped_process_keeps_nothing_from_the_others_and_is_left_behind() ->
                 os.kill(group._endpoint.members[2].pid, signal.SIGCONT)
                 await group._endpoint.loop.create_task(asyncio.sleep(0))
             await new.barrier()
-            while 2 not in group._endpoint.failure.absent:  # until it has left  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: 2 in group._endpoint.failure.absent, 0.01)  # it has left
             await works(new)
         return "through"
 

@@ -13,6 +13,7 @@ from aiocoll.errors import RendezvousError
 from aiocoll.runner.nodes import Node
 from aiocoll.runner.options import Options
 from tests.ports import free_port
+from tests.turns import until
 
 Opens = Callable[..., Awaitable[Node]]
 
@@ -35,19 +36,12 @@ async def job() -> AsyncIterator[Opens]:
             await node.close()
 
 
-async def seated(node: Node) -> None:
-    """Returns when it has taken its number."""
-    async with asyncio.timeout(20):
-        while node.rank < 0:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 async def test_a_runner_that_leaves_before_the_job_begins_can_come_again() -> None:
     async with job() as opens:
         zero, first, other = [await opens(node_rank=rank, nnodes=3, nnodes_min=3) for rank in range(3)]
         begun = asyncio.ensure_future(zero.meet(0))
         waiting = asyncio.ensure_future(first.meet(0))
-        await seated(first)
+        await until(lambda: first.rank >= 0)  # it has taken its number
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await first.go("was interrupted")
@@ -80,7 +74,7 @@ async def test_the_last_call_counts_only_while_enough_are_there() -> None:
         options = {"nnodes_min": 2, "nnodes": 3, "on_failure": "shrink", "last_call": 0.3}
         zero, first = await opens(node_rank=0, **options), await opens(node_rank=None, **options)
         begun, waiting = asyncio.ensure_future(zero.meet(0)), asyncio.ensure_future(first.meet(0))
-        await seated(first)
+        await until(lambda: first.rank >= 0)  # it has taken its number
         await first.go("was interrupted")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)

@@ -62,7 +62,7 @@ async def test_many_processes(tmp_path: Path) -> None:
     processes = [python(COUNT, path) for _ in range(3)]
     store = FileStore(path)
     async with asyncio.timeout(60):
-        while await store.queue_len("items") < 150:  # noqa: ASYNC110  (a file has no event)
+        while await store.queue_len("items") < 150:  # noqa: ASYNC110  a file has no event
             await asyncio.sleep(0.02)
     assert await store.get("count") == b"150"
     assert len(await store.users()) == 4

@@ -15,13 +15,12 @@ import pytest
 
 from aiocoll.errors import RendezvousError, UsageError
 from aiocoll.store import HostedStore, TCPStore, host_store, hosted, listen
+from tests.turns import until
 
 
 async def ended(store: HostedStore) -> None:
     """Wait until the server has ended, without holding up the loop that its clients may need."""
-    async with asyncio.timeout(20):
-        while store.running:  # noqa: ASYNC110  (a thread's end has no event for another loop)
-            await asyncio.sleep(0.005)
+    await until(lambda: not store.running, 0.005)
 
 
 def python(code: str, *args: object, **more: object) -> subprocess.Popen[str]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import struct
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgpack
 import psutil
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.store import StoreServer, TCPStore, server, stream
 from aiocoll.wire.hello import STORE_CLIENT, STORE_SERVER, ClientHello, Identity
+from tests.turns import until
 
 SECRET = b"a secret of tests"
 JOB = "job"
@@ -57,12 +58,6 @@ async def member(to: StoreServer) -> tuple[asyncio.StreamReader, asyncio.StreamW
     return reader, writer
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  (what is watched has no event, and needs none)
-            await asyncio.sleep(0.005)
-
-
 async def still_serves(to: StoreServer) -> None:
     async with await TCPStore.connect(*to.address, secret=SECRET, job=JOB) as store:
         await store.set("alive", b"yes")
@@ -96,7 +91,7 @@ def framed(message: object) -> bytes:
 )
 async def test_strangers_cost_one_line(serving: StoreServer, caplog: pytest.LogCaptureFixture, noise: bytes) -> None:
     answer = await stranger(serving, noise)
-    await until(lambda: not serving._half_open and len(serving.refused) == 1)
+    await until(lambda: not serving._half_open and len(serving.refused) == 1, 0.005)
     assert len(answer) <= 76 + 32  # a refusal or a hello, never more
     assert len(warnings(caplog)) == 1 and "127.0.0.1" in warnings(caplog)[0]
     await still_serves(serving)
@@ -109,7 +104,7 @@ async def test_i7_random_bytes_close_the_connection(serving: StoreServer, chunks
     if magic:
         chunks = [b"aioc\x00\x01" + b"".join(chunks)]
     await stranger(serving, *chunks)
-    await until(lambda: not serving._half_open)
+    await until(lambda: not serving._half_open, 0.005)
     assert serving.clients == 0
 
 
@@ -123,7 +118,7 @@ async def test_random_messages_after_the_handshake(serving: StoreServer, payload
     async with asyncio.timeout(20):
         await reader.read()
     writer.close()
-    await until(lambda: serving.clients == 0)
+    await until(lambda: serving.clients == 0, 0.005)
 
 
 @settings(max_examples=100)
@@ -149,7 +144,7 @@ async def test_wellformed_nonsense(serving: StoreServer, message: list[object]) 
     async with asyncio.timeout(20):
         await reader.read()
     writer.close()
-    await until(lambda: serving.clients == 0)
+    await until(lambda: serving.clients == 0, 0.005)
     assert serving._table.waiting == 0
 
 
@@ -164,7 +159,7 @@ async def test_replayed_conversation_is_refused(serving: StoreServer, caplog: py
     assert await reader.readexactly(4)
     writer.close()
     await stranger(serving, hello.start() + proof + request)
-    await until(lambda: len(serving.refused) == 1)
+    await until(lambda: len(serving.refused) == 1, 0.005)
     assert "secret" in serving.refused[0]
     assert len(warnings(caplog)) == 1
 
@@ -180,12 +175,12 @@ async def test_silence_is_dropped(
 async def test_half_open_connections_are_bounded(serving: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HALF_OPEN_MAX", 8)
     held = [await asyncio.open_connection(*serving.address) for _ in range(40)]
-    await until(lambda: len(serving.refused) == 16)
+    await until(lambda: len(serving.refused) == 16, 0.005)
     assert len(serving._half_open) <= 8
     await still_serves(serving)
     for _, writer in held:
         writer.close()
-    await until(lambda: not serving._half_open)
+    await until(lambda: not serving._half_open, 0.005)
 
 
 async def test_log_does_not_flood(
@@ -194,11 +189,11 @@ async def test_log_does_not_flood(
     monkeypatch.setattr(server, "LOG_LINES_MAX", 5)
     for _ in range(10):
         await stranger(serving, b"noise")
-    await until(lambda: not serving._half_open)
+    await until(lambda: not serving._half_open, 0.005)
     assert len(warnings(caplog)) == 5
     monkeypatch.setattr(server, "LOG_WINDOW_SECONDS", 0.0)
     await stranger(serving, b"noise")
-    await until(lambda: not serving._half_open)
+    await until(lambda: not serving._half_open, 0.005)
     assert "5 more such lines" in warnings(caplog)[5]
 
 
@@ -212,7 +207,7 @@ async def test_i7_announced_lengths_reserve_nothing(serving: StoreServer) -> Non
     writer.close()
     _, other = await member(serving)
     other.write(struct.pack("!I", stream.REQUEST_BYTES_MAX + 1))
-    await until(lambda: serving.clients == 0)
+    await until(lambda: serving.clients == 0, 0.005)
     other.close()
 
 
@@ -232,7 +227,7 @@ async def test_whoever_does_not_read_is_read_no_further(serving: StoreServer) ->
         reader, writer = await member(serving)
         for number in range(1000):
             writer.write(framed([number, "get", "big"]))
-        await until(lambda: any(not s._reading for s in serving._clients))
+        await until(lambda: any(not s._reading for s in serving._clients), 0.005)
         held = sum(len(s._unsent) for s in serving._clients)
         assert held < 8 << 20
         await store.set("other", b"goes on")
@@ -247,13 +242,13 @@ async def test_whoever_does_not_read_is_read_no_further(serving: StoreServer) ->
 async def test_waits_leave_with_their_client(serving: StoreServer) -> None:
     store = await TCPStore.connect(*serving.address, secret=SECRET, job=JOB)
     waits = [asyncio.ensure_future(store.get(f"never {i}")) for i in range(50)]
-    await until(lambda: serving._table.waiting == 50)
+    await until(lambda: serving._table.waiting == 50, 0.005)
     waits[0].cancel()
-    await until(lambda: serving._table.waiting == 49)
+    await until(lambda: serving._table.waiting == 49, 0.005)
     await store.close()
     for outcome in (await asyncio.gather(*waits, return_exceptions=True))[1:]:
         assert isinstance(outcome, RendezvousError) and "closed" in str(outcome)
-    await until(lambda: serving._table.waiting == 0)
+    await until(lambda: serving._table.waiting == 0, 0.005)
     assert not serving._table._waiters
 
 
@@ -262,7 +257,7 @@ async def test_a_pop_that_came_to_nothing_is_forgotten(serving: StoreServer) -> 
         for _ in range(3):
             with pytest.raises(RendezvousTimeoutError):
                 await store.queue_pop("empty", timeout=0.01)
-        await until(lambda: "0 pending" in repr(store))
+        await until(lambda: "0 pending" in repr(store), 0.005)
         await store.queue_push("empty", b"x")
         assert await store.queue_pop("empty", timeout=5) == b"x"
 
@@ -270,7 +265,7 @@ async def test_a_pop_that_came_to_nothing_is_forgotten(serving: StoreServer) -> 
 async def test_a_lost_server_fails_what_waits(serving: StoreServer) -> None:
     store = await TCPStore.connect(*serving.address, secret=SECRET, job=JOB)
     waiting = asyncio.ensure_future(store.get("never"))
-    await until(lambda: serving._table.waiting == 1)
+    await until(lambda: serving._table.waiting == 1, 0.005)
     await serving.close()
     with pytest.raises(RendezvousError, match=f"127.0.0.1:{serving.port}.*lost"):
         await waiting
@@ -291,7 +286,7 @@ async def test_h9_two_hundred_clients(serving: StoreServer) -> None:
     assert tasks == 1  # no task per client, none per request
     for store in stores:
         await store.close()
-    await until(lambda: serving.clients == 0)
+    await until(lambda: serving.clients == 0, 0.005)
 
 
 async def test_a_full_store_says_so(serving: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +302,7 @@ async def test_a_full_store_says_so(serving: StoreServer, monkeypatch: pytest.Mo
             await store.delete("queue")
         assert serving._table._held_bytes == 0
         waiting = asyncio.ensure_future(store.get("never"))
-        await until(lambda: serving._table.waiting == 1)
+        await until(lambda: serving._table.waiting == 1, 0.005)
         with pytest.raises(RendezvousError, match="limit"):
             await store.get("never either")
         monkeypatch.setattr("aiocoll.store.table.KEYS_MAX", 0)

@@ -64,7 +64,7 @@ async def quiet(group: aiocoll.Group) -> None:
 
 async def idle(group: aiocoll.Group) -> None:
     """Nothing waits at all."""
-    while group.broken is None:  # noqa: ASYNC110
+    while group.broken is None:  # noqa: ASYNC110  what breaks it while nobody calls has no event
         await asyncio.sleep(0.02)
     raise group.broken
 
@@ -76,7 +76,7 @@ async def computing(group: aiocoll.Group) -> None:
         for parcel in range(PARCELS):
             await group.send(mine(group.rank, parcel, COUNT), last)
     else:
-        time.sleep(COMPUTING_SECONDS)  # noqa: ASYNC251
+        time.sleep(COMPUTING_SECONDS)  # noqa: ASYNC251  that is the point
         for rank in range(last):
             for parcel in range(PARCELS):
                 assert ((await group.recv(rank)) == mine(rank, parcel, COUNT)).all()

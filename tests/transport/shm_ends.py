@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -82,13 +82,6 @@ class ShmEnds:
                 self.transports[rank].close()
             else:
                 shared.close()
-
-
-async def turns_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Turns of the loop until ``condition()``, of which no event tells."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 @contextlib.contextmanager

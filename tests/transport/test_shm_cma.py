@@ -23,9 +23,10 @@ from aiocoll.transport.shm.private import STEP_BYTES, Private, address_of
 from aiocoll.transport.shm.segment import NONCE_BYTES, PROOF_AT
 from aiocoll.transport.shm.slot import PRIVATE
 from aiocoll.wire import frame
+from tests.turns import until
 
 from .ends import Ticket, pattern
-from .shm_ends import TINY, Forger, ShmEnds, shared_by, shm_ends, turns_until
+from .shm_ends import TINY, Forger, ShmEnds, shared_by, shm_ends
 
 pytestmark = pytest.mark.timeout(60)
 CELL = TINY.cell_bytes
@@ -115,23 +116,23 @@ async def test_payloads_come_whole_and_are_kept_until_then(nbytes: int, reads: l
         payloads: list[Any] = [bytearray(content), content]  # one that cannot be written, too
         for call, payload in enumerate(payloads):
             ticket = expose(world, 0, 1, payload, call, b"m")
-            await turns_until(lambda: len(world.owners[1].frames) > call)  # noqa: B023
+            await until(lambda call=call: len(world.owners[1].frames) > call)
             if ticket is not None:
-                await turns_until(ticket.future.done)
+                await until(ticket.future.done)
                 assert ticket.future.result() is None
             assert world.owners[1].frames[call] == (0, frame.DATA, 5, call, 0, b"m", content)
         assert sum(reads) == (2 * nbytes if nbytes > 1024 else 0)
         assert max(reads, default=0) <= STEP_BYTES
-        await turns_until(world.link(0, 1).drained)
+        await until(world.link(0, 1).drained)
 
 
 async def test_more_than_there_are_slots(reads: list[int]) -> None:
     with shm_ends() as world:
         contents = [pattern(CELL + 100 * i, i) for i in range(7)]
         tickets = [expose(world, 0, 1, bytearray(content), i) for i, content in enumerate(contents)]
-        await turns_until(lambda: len(world.owners[1].frames) == 7)
+        await until(lambda: len(world.owners[1].frames) == 7)
         assert [each[-1] for each in world.owners[1].frames] == contents and len(reads) == 7
-        await turns_until(lambda: all(ticket is not None and ticket.future.done() for ticket in tickets))
+        await until(lambda: all(ticket is not None and ticket.future.done() for ticket in tickets))
 
 
 async def test_what_is_taken_back_is_not_read_by_anybody() -> None:
@@ -144,7 +145,7 @@ async def test_what_is_taken_back_is_not_read_by_anybody() -> None:
             assert ticket is not None and link.withdraw(ticket, keep=False) is (i == 3)
             payloads[i][:] = b"?" * len(payloads[i])
         expose(world, 0, 1, b"after", 9)
-        await turns_until(lambda: len(world.owners[1].frames) == 3)
+        await until(lambda: len(world.owners[1].frames) == 3)
         assert [each[3] for each in world.owners[1].frames] == [0, 2, 9]
         assert [each[-1] for each in world.owners[1].frames[:2]] == [bytes(payloads[0]), bytes(payloads[2])]
 
@@ -161,13 +162,13 @@ async def test_what_is_taken_back_in_the_middle(unmapped: bool, monkeypatch: pyt
 
         monkeypatch.setattr(Private, "read", reading)
         expose(world, 0, 1, b"after", 9)
-        await turns_until(lambda: bool(world.owners[1].frames))
+        await until(lambda: bool(world.owners[1].frames))
         assert [each[3] for each in world.owners[1].frames] == [9] and not world.owners[1].news
 
 
 async def lost(world: ShmEnds) -> str:
     """Why rank 0's link to the forger ended; nothing of what it wrote came."""
-    await turns_until(lambda: bool(world.owners[0].news))
+    await until(lambda: bool(world.owners[0].news))
     assert not world.owners[0].frames
     return str(world.owners[0].news)
 
@@ -214,7 +215,7 @@ async def test_an_owner_that_dies_in_the_middle() -> None:
         assert (into == data[STEP_BYTES : 2 * STEP_BYTES]).all()
     finally:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)  # noqa: ASYNC222
+        os.waitpid(child, 0)  # noqa: ASYNC222  killed, so it is soon over
     with pytest.raises(private.Unreadable, match="its process ended"):
         theirs.read(address_of(data), into)
     for each in shared:

@@ -24,9 +24,10 @@ from aiocoll.transport.shm.slot import ARENA, LONG_META, MORE, OFFSET_BITS, REVO
 from aiocoll.transport.shm.stamp import CELL
 from aiocoll.wire import frame
 from tests.endpoint.ranks import HANG_SECONDS, ranks
+from tests.turns import until
 
 from .ends import Ticket, pattern
-from .shm_ends import TINY, Forger, ShmEnds, shm_ends, turns_until
+from .shm_ends import TINY, Forger, ShmEnds, shm_ends
 
 pytestmark = pytest.mark.timeout(90)
 VICTIM, LIAR = 0, 1
@@ -50,7 +51,7 @@ def liar(world: ShmEnds, raised: list[dict[str, Any]]) -> Forger:
 async def reason(world: ShmEnds) -> str:
     """Why the victim's link to the liar ended."""
     owner = world.owners[VICTIM]
-    await turns_until(lambda: bool(owner.news))
+    await until(lambda: bool(owner.news))
     assert len(owner.news) == 1 and owner.news[0][:2] == ("lost", LIAR), owner.news
     link = world.link(VICTIM, LIAR)
     assert link.ended and not link.ready and link.submit(DATA, 1, 1, 0, b"", memoryview(b"late")) is None
@@ -100,7 +101,7 @@ async def test_a_slot_that_no_correct_peer_writes(lie: str, raised: list[dict[st
     with shm_ends(forged=(LIAR,)) as world:
         forger = liar(world, raised)
         forger.put(DATA, call=7, step=3, length=4, piece=4, inline=b"true")
-        await turns_until(lambda: len(world.owners[VICTIM].frames) == 1)
+        await until(lambda: len(world.owners[VICTIM].frames) == 1)
         for slot in LIES[lie]:
             forger.put(**slot)
         assert await reason(world)
@@ -138,7 +139,7 @@ async def test_a_count_of_taken_slots_that_jumps_while_much_is_queued(raised: li
         assert queued is not None
         queued.sent = ticket = Ticket()
         forger.take(2)
-        await turns_until(lambda: link.outlane.posted == 4)
+        await until(lambda: link.outlane.posted == 4)
         forger.take(5)
         assert "took 5 of 4 slots, and said 2 before" in await reason(world)
         assert isinstance(await ticket.future, ConnectionError)
@@ -153,7 +154,7 @@ async def test_a_bell_and_a_sleep_that_mean_nothing(raised: list[dict[str, Any]]
         for turn in range(50):
             forger.ring()
             forger.put(DATA, call=turn, length=1, piece=1, inline=b"x")
-            await turns_until(lambda turn=turn: len(world.owners[VICTIM].frames) > turn)
+            await until(lambda turn=turn: len(world.owners[VICTIM].frames) > turn)
             link.submit(DATA, 1, turn, 0, b"", None)
             forger.take(turn + 1)
         assert not world.owners[VICTIM].news
@@ -185,7 +186,7 @@ async def test_a_place_behind_an_arena(offset: int, nbytes: int, raised: list[di
         finally:
             os.close(fd)
         forger.put(DATA, length=5, piece=5 | ARENA, place=2 << OFFSET_BITS | 7)
-        await turns_until(lambda: bool(world.owners[VICTIM].frames))
+        await until(lambda: bool(world.owners[VICTIM].frames))
         forger.put(DATA, length=nbytes, piece=nbytes | ARENA, place=2 << OFFSET_BITS | offset)
         assert "no such place" in await reason(world)
         assert world.owners[VICTIM].payloads() == [b"there"]
@@ -202,9 +203,9 @@ async def test_a_reference_that_is_taken_back_again_and_again(raised: list[dict[
         forger = liar(world, raised)
         for call in range(5):
             forger.put(DATA, call=call, length=1 << 20, piece=1 << 20 | ARENA, place=REVOKED)
-            await turns_until(lambda call=call: forger.taken == call + 1)
+            await until(lambda call=call: forger.taken == call + 1)
         forger.put(DATA, call=9, length=2, piece=2, inline=b"ok")
-        await turns_until(lambda: bool(world.owners[VICTIM].frames))
+        await until(lambda: bool(world.owners[VICTIM].frames))
         assert world.owners[VICTIM].payloads() == [b"ok"] and not world.owners[VICTIM].news
 
 
@@ -240,7 +241,7 @@ async def ends_of_itself(world: ShmEnds, forger: Forger, rng: random.Random) -> 
         if rng.random() < 0.3:
             forger.take(rng.choice(INTERESTING))
             world.link(VICTIM, LIAR).submit(DATA, 1, 1, 0, b"", memoryview(pattern(rng.randrange(9000))))
-        await turns_until(lambda: bool(owner.news) or forger.taken == forger.posted)
+        await until(lambda: bool(owner.news) or forger.taken == forger.posted)
         assert forger.taken <= forger.posted
         if owner.news:
             return True

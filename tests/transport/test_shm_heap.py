@@ -7,6 +7,7 @@ import os
 import random
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -38,7 +39,6 @@ def test_arrays_are_ordinary_ones_to_their_user(heap: Heap, shape: Any, dtype: A
 
 
 def test_types_that_are_no_buffers(heap: Heap) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     array = heap.empty(100, ml_dtypes.bfloat16)
     array[...] = np.arange(100)
     assert array.dtype == ml_dtypes.bfloat16 and array[99] == 99

@@ -17,9 +17,10 @@ from aiocoll.transport.shm import transport
 from aiocoll.transport.shm.segment import INLINE_BYTES, META_BYTES
 from aiocoll.transport.shm.stamp import Stamp
 from aiocoll.wire import frame
+from tests.turns import until
 
 from .ends import Ticket, pattern
-from .shm_ends import TINY, ShmEnds, shm_ends, turns_until
+from .shm_ends import TINY, ShmEnds, shm_ends
 
 pytestmark = pytest.mark.timeout(60)
 CELL = TINY.cell_bytes
@@ -151,15 +152,15 @@ async def test_random_frames_both_ways(seed: int, ranks: int) -> None:
                 if rng.random() < 0.2:
                     rng.choice(ways).withdraw_one()
             if rng.random() < 0.5:
-                await turns_until(lambda: settled(world))
+                await until(lambda: settled(world))
             else:
-                await turns_until(world.link(0, 1).drained)
+                await until(world.link(0, 1).drained)
         await everything(world, ways)
 
 
 async def everything(world: ShmEnds, ways: list[Way]) -> None:
     """Waits until all is there, and compares."""
-    await turns_until(lambda: settled(world))
+    await until(lambda: settled(world))
     for way in ways:
         came = [each for each in world.owners[way.dst].frames if each[0] == way.src]
         wanted = [each.frame(way.src) for each in way.wanted()]
@@ -229,7 +230,7 @@ async def test_the_quick_way_and_the_usual_one_in_any_order(seed: int) -> None:
                 owner.frames.clear()
             if rng.random() < 0.2:
                 await asyncio.sleep(0)
-        await turns_until(lambda: settled(world))
+        await until(lambda: settled(world))
         came += [(each[3], np.frombuffer(each[-1])) for each in owner.frames]
         assert [call for call, _ in came] == [call for call, _, _ in sent]
         assert all((theirs == mine).all() for (_, theirs), (_, _, mine) in zip(came, sent, strict=True))
@@ -281,7 +282,7 @@ async def test_a_long_meta_goes_with_its_frame_though_that_is_taken_back() -> No
         assert not wanted.long and not wanted.begun
         assert link.withdraw(ticket, keep=False) is False, "its meta is in the lane"
         link.submit(frame.DATA, 1, 3, 0, b"short", None)
-        await turns_until(lambda: settled(world))
+        await until(lambda: settled(world))
         assert [(each[3], each[5]) for each in world.owners[1].frames] == [(1, b""), (2, long), (3, b"short")]
 
 
@@ -300,7 +301,7 @@ async def test_a_lane_that_waits_for_cells_gets_those_of_a_peer_that_ended() -> 
             await asyncio.sleep(0)
         assert not world.owners[1].frames
         world.link(2, 0).close()
-        await turns_until(lambda: bool(world.owners[1].frames))
+        await until(lambda: bool(world.owners[1].frames))
         assert world.owners[1].payloads() == [pattern(CELL, 9)]
         assert world.owners[0].told("lost") == [("lost", 2, "its process ended", True)]
 
@@ -317,7 +318,7 @@ async def test_a_lane_that_waits_for_cells_gets_those_that_another_send_finds() 
         world.link(2, 0).progress()
         assert out.post(stamp_of(world, 0, b"", float, 1), 4, np.ones(1))  # no room, so it looks
         world.transports[0].loop.add_reader(world.shared[0].bell_fd, world.transports[0]._rung)
-        await turns_until(lambda: bool(world.owners[1].frames))
+        await until(lambda: bool(world.owners[1].frames))
 
 
 async def test_whoever_looks_stops_when_the_link_ends_under_it() -> None:

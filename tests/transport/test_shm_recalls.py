@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from aiocoll.wire import frame
+from tests.turns import until
 
 from .ends import Ticket, pattern
-from .shm_ends import TINY, ShmEnds, shm_ends, turns_until
+from .shm_ends import TINY, ShmEnds, shm_ends
 from .test_shm_links import METAS, check_room, settled
 
 CELL = TINY.cell_bytes
@@ -44,7 +45,7 @@ async def test_what_is_recalled_is_dropped_and_all_else_arrives(seed: int) -> No
         world.link(0, 1).recall(BROKEN)
         other = [(frame.DATA, BROKEN, 99, 0, b"to another", pattern(6 * CELL, 99))]
         send(world, 2, *other[0][:3], *other[0][4:])
-        await turns_until(lambda: settled(world))
+        await until(lambda: settled(world))
         came = [each[1:] for each in world.owners[1].frames]
         kept = [each for each in sent if each[1] != BROKEN or each[0] == frame.CONTROL]
         assert [each for each in came if each in kept] == kept
@@ -64,7 +65,7 @@ async def test_cells_are_free_at_once_for_those_who_take() -> None:
         assert len(world.transports[0].segment.free) == TINY.cells
         world.link(0, 2).progress()
         assert not world.link(0, 2).outlane.queue
-        await turns_until(lambda: settled(world))
+        await until(lambda: settled(world))
         assert [each[-1] for each in world.owners[2].frames] == [pattern(CELL, 50)]
         assert world.owners[1].frames == []
 

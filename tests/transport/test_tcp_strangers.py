@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from aiocoll.transport import tcp_connect
 from aiocoll.wire import frame
 from aiocoll.wire.hello import RANK, ClientHello, Identity
+from tests.turns import until
 
 from .ends import JOB, SECRET, WORLD, Ends, ends, pattern
 
@@ -237,11 +238,9 @@ async def test_without_descriptors_nobody_is_lost(caplog: pytest.LogCaptureFixtu
                 while True:
                     taken.append(os.dup(0))
             world.send(0, 1, b"patience")
-            while "cannot connect to rank 1 yet" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await until(lambda: "cannot connect to rank 1 yet" in caplog.text)
             os.close(taken.pop())  # enough to dial, too little to accept
-            while "cannot accept a connection" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: "cannot accept a connection" in caplog.text, 0.01)
             assert "ulimit -n" in caplog.text
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -15,6 +15,7 @@ from aiocoll import Group
 from aiocoll.errors import GroupBrokenError, NotInitializedError, PeerLostError
 from aiocoll.group.ownership import successor
 from tests.ports import free_port
+from tests.turns import until
 
 from .jobs import Job, adds_up, over_each_transport
 
@@ -182,9 +183,7 @@ async def test_a_group_that_was_dropped_leaves_no_descriptor() -> None:
     await asyncio.sleep(0)  # in which the rest is begun
     await lineage.close()
     assert lineage.over
-    async with asyncio.timeout(20):
-        while len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110  (transports close in their loop's turns)
-            await asyncio.sleep(0)
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # transports close in their loop's turns
 
 
 async def test_a_subgroup_keeps_what_it_needs_though_its_parent_was_followed() -> None:
