@@ -95,7 +95,7 @@ class Machine:
         await self._caller.together()
         seconds = None
         if self._rank < 2 and means is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # no floor here: the table shows none
                 seconds = measure(means)
         await self._caller.together()
         return await self._caller.told(seconds)
@@ -264,13 +264,13 @@ async def _shared_page(caller: Caller) -> Flags | None:
     """A page of rank 0 that rank 1 opens too; None on both where it cannot."""
     rank, fd, where = int(caller.group.rank), -1, ""
     if rank == 0:
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError, AttributeError):  # no such means here
             fd = os.memfd_create("aiocoll bench", os.MFD_CLOEXEC)
             os.posix_fallocate(fd, 0, _PAGE)
             where = f"/proc/{os.getpid()}/fd/{fd}"
     path, inode = await caller.told((where, os.fstat(fd).st_ino if where else 0))
     if rank == 1 and path:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # rank 0 is in another container
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             if os.fstat(fd).st_ino != inode:  # the same numbers of a process in another container
                 os.close(fd)
@@ -283,12 +283,12 @@ async def _connection(caller: Caller) -> Wire | None:
     rank, server, connection = int(caller.group.rank), None, None
     word, port = b"", 0
     if rank == 0:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # no such means here
             server = socket.create_server(("127.0.0.1", 0), backlog=1)
             word, port = secrets.token_bytes(16), server.getsockname()[1]
     word, port = await caller.told((word, port))
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # as above; rank 1 may be in another container
             if rank == 1 and port:
                 connection = socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS)
                 connection.sendall(word)

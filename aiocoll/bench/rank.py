@@ -140,7 +140,7 @@ def _cpu() -> str:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()
     except OSError:
-        pass
+        pass  # no Linux
     return platform.processor() or platform.machine()
 
 

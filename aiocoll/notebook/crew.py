@@ -191,7 +191,7 @@ class Crew:
     def _put(self, item: tuple[str, str] | Answer) -> None:
         """Waits while nobody reads what there is, unless nobody will."""
         while not self._closing:
-            with contextlib.suppress(queue.Full):
+            with contextlib.suppress(queue.Full):  # looks again whether anybody will
                 self._inbox.put(item, timeout=0.1)
                 return
 

@@ -112,7 +112,7 @@ class Worker:
 
     async def _late_interrupt(self) -> None:
         """One was sent to the cell that has just ended by itself: the next one shall not get it."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # none was under way
             async with asyncio.timeout(_LATE_S):
                 await self._missed.wait()
 

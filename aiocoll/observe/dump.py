@@ -38,7 +38,7 @@ def _whole(path: str, text: str) -> None:
             file.write(text)
         os.replace(unfinished, path)
     except OSError:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the first error is the one to tell
             os.unlink(unfinished)
         raise
 

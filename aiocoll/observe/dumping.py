@@ -80,7 +80,7 @@ class Source:
         if self.directory:
             self._write(dump)
         else:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # nobody reads stderr: there is no other place
                 os.write(2, text_of(dump).encode(errors="backslashreplace"))
 
     def _write(self, dump: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ def _forked() -> None:
     _open.clear()
     if _installed and _NUMBER is not None:
         _installed = False
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # not the main thread, which alone may
             signal.signal(_NUMBER, signal.SIG_DFL)
 
 

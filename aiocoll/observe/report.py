@@ -56,7 +56,7 @@ def send_to_runner(error: BaseException) -> None:
 def tell(word: str) -> None:
     """Lets the runner know where this rank stands: ``connecting``, ``waiting`` (to be taken in) or ``met``."""
     if (fd := _descriptor()) is not None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a runner that is gone asks no more
             os.write(fd, word.encode() + b"\n")
 
 
@@ -71,13 +71,13 @@ def _descriptor() -> int | None:
             os.set_inheritable(fd, False)
             return fd
     except OSError:
-        pass
+        pass  # it is closed
     return None
 
 
 def send(fd: int, error: BaseException) -> None:
     """Writes one report, see `describe`."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # the error itself ends this rank, told or not
         data = json.dumps(describe(error)).encode() + b"\n"
         while data:
             data = data[os.write(fd, data) :]

@@ -62,7 +62,7 @@ class Beacon:
         data = MAGIC + hmac.digest(self._key, payload, hashlib.sha256) + payload
         assert len(data) <= DATAGRAM_BYTES_MAX
         for mouth in self._mouths:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # an interface that is down, or a full queue: it is said again
                 mouth.send(data)
 
     def heard(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -90,7 +90,7 @@ class Beacon:
         elif not hmac.compare_digest(mac, hmac.digest(self._key, payload, hashlib.sha256)):
             why = "its job or secret differs"
         else:
-            with contextlib.suppress(ValueError, msgpack.UnpackException):
+            with contextlib.suppress(ValueError, msgpack.UnpackException):  # what is no message is refused below
                 message = msgpack.unpackb(payload)
                 if isinstance(message, dict):
                     return message
@@ -114,7 +114,7 @@ class Beacon:
             raise RendezvousError(
                 f"tcp://{self.group}:{self.port}: cannot listen for multicast: {error.strerror}"
             ) from error
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # an older kernel: what other groups say is heard, and dropped
             if self._family == socket.AF_INET:
                 self.ear.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
             else:
@@ -124,7 +124,7 @@ class Beacon:
             if self._home_only and name != "lo" and self._mouths:
                 break  # loopback does
             hops = 0 if self._home_only else _HOPS
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # an interface without multicast; below, whether any is left
                 self._open_interface(index, name, hops)
         if not self._mouths:
             raise RendezvousError(

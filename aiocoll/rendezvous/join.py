@@ -181,7 +181,7 @@ class _Joining:
                 await self.store.wait([self.rounds.key("verdict")], timeout=min(left, LOOK_SECONDS))
                 return
             except RendezvousTimeoutError:
-                pass
+                pass  # looks who is there
             except RendezvousError as error:
                 raise RendezvousError(f"{error}; that was while waiting: {self._who_is_there(roster)}") from error
             roster = await self.rounds.look()

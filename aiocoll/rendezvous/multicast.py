@@ -111,7 +111,7 @@ class _Search:
                 async with asyncio.timeout(min(left, 1.0)):
                     await self._news.wait()
             except TimeoutError:
-                pass
+                pass  # no news: announces itself again
 
     # -- announcing and hearing
 

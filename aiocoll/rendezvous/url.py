@@ -82,7 +82,7 @@ def _index(value: object, what: str) -> int | None:
         try:
             return operator.index(value)
         except TypeError:
-            pass
+            pass  # an array of several, say
     raise UsageError(f"{what}={value!r}: an int is needed, not {type(value).__name__}")
 
 

@@ -103,7 +103,7 @@ class Coordinator:
                 self._pushing.append(asyncio.ensure_future(self._push_gone(node)))
 
     async def _push_gone(self, node: int) -> None:
-        with contextlib.suppress(AiocollError):
+        with contextlib.suppress(AiocollError):  # our own store: it goes when we do
             await self._store.queue_push(DOOR, json.dumps(["gone", node, "is gone"]).encode())
 
     # -- who begins ---------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Coordinator:
         """Returns when the other runners know the end of this attempt, or the time is up."""
         self._leaving = restart
         self._look_who_left()
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # they had their time
             async with asyncio.timeout(seconds):
                 await self._all_left.wait()
         self._all_left.clear()

@@ -252,12 +252,12 @@ class Node:
 
     async def stands(self, restart: int, result: Result) -> None:
         """How the ranks here fare, when none of them runs (any more, or for the moment)."""
-        with contextlib.suppress(AiocollError):
+        with contextlib.suppress(AiocollError):  # a job that is over needs no news; _beat sees whether node 0 lives
             await self._push("stands", restart, result.encode())
 
     async def go(self, how: str) -> None:
         """This runner leaves a job that goes on."""
-        with contextlib.suppress(AiocollError):
+        with contextlib.suppress(AiocollError):  # as above
             await self._push("gone", how)
 
     async def next_number(self) -> int | None:
@@ -274,7 +274,7 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        with contextlib.suppress(AiocollError, TimeoutError):
+        with contextlib.suppress(AiocollError, TimeoutError):  # node 0 may have gone first
             async with asyncio.timeout(GOODBYE_S):
                 await self._push("bye", restart)
         if self._coordinator is not None:

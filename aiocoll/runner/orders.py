@@ -43,7 +43,7 @@ class Orders:
         try:
             del unsent[: os.write(fd, unsent)]
         except BlockingIOError:
-            pass
+            pass  # the pipe is full: the loop says when there is room
         except OSError:  # it has ended, which its warden tells better
             unsent.clear()
         if unsent:

@@ -65,7 +65,7 @@ def memory_file(data: bytes, name: str) -> int:
     while view:
         view = view[os.write(fd, view) :]
     if hasattr(fcntl, "F_ADD_SEALS"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a kernel that seals nothing: the ranks only read it
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return fd
 
@@ -208,7 +208,7 @@ class Processes:
         wanted = list(self.pids) if ranks is None else [rank for rank in ranks if rank in self.pids]
         if wanted and self._control is not None:
             line = f"signal {int(number)} {'group' if group else 'leader'} {','.join(map(str, wanted))}\n"
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the warden is gone, and has ended the ranks
                 self._control.send(line.encode())
 
     def _hear(self) -> None:

@@ -52,7 +52,7 @@ class Traces:
         from aiocoll.errors import AiocollError
         from aiocoll.trace.ranks import ask, chosen, everybody
 
-        with contextlib.suppress(AiocollError):
+        with contextlib.suppress(AiocollError):  # one may have ended meanwhile: the others' dumps will do
             processes = everybody()
             ask([each for each in chosen([pid for pid in pids if pid in processes], None, processes)], 0.0)
 
@@ -75,7 +75,7 @@ class Traces:
     def remove(self) -> None:
         """Leaves nothing that this runner made."""
         if self.private:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # nobody has dumped, or somebody keeps a file of his own there
                 for name in os.listdir(self.directory):
                     os.unlink(os.path.join(self.directory, name))
                 os.rmdir(self.directory)

@@ -121,7 +121,7 @@ def descendants(of: int) -> list[int]:
 
 def become_subreaper() -> None:
     """Orphans below this process become its children (Linux; elsewhere the ranks' process groups must do)."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
@@ -131,7 +131,7 @@ def tie_to_my_life(read_end: int, group: int) -> None:
     """Has the kernel kill process group `group` when the last write end of this pipe is closed."""
     if not hasattr(fcntl, "F_SETSIG"):
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the warden itself ends them, if it still can
         fcntl.fcntl(read_end, fcntl.F_SETOWN, -group)
         fcntl.fcntl(read_end, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
@@ -237,7 +237,7 @@ class Warden:
     def signal(self, number: int, ranks: list[int], *, group: bool) -> None:
         for rank in ranks:
             if (pid := self.pids.get(rank)) is not None:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it has gone meanwhile
                     (os.killpg if group else os.kill)(pid, number)
                     if number in (signal.SIGINT, signal.SIGTERM):  # a stopped rank shall hear it too
                         os.killpg(pid, signal.SIGCONT)
@@ -304,7 +304,7 @@ class Warden:
             busy = self.left or not self.pids or self.runner_gone is not None
             ready = {fd for fd, _ in poll.poll(TICK_S * 1000 if busy else None)}
             if woken in ready:
-                with contextlib.suppress(BlockingIOError):
+                with contextlib.suppress(BlockingIOError):  # another look has read it
                     os.read(woken, 4096)
             if self.control in ready and not self.hear():
                 poll.unregister(self.control)
@@ -315,7 +315,7 @@ class Warden:
 
 def clear(directory: str) -> None:
     """Removes the files in a directory of the runner's, and the directory; "" for none."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # somebody else has removed it, or keeps a file of his own there
         for name in os.listdir(directory) if directory else ():
             os.unlink(os.path.join(directory, name))
         os.rmdir(directory)

@@ -179,7 +179,7 @@ async def resolve(host: str, port: int) -> list[Address]:
     try:
         literal = ipaddress.ip_address(host)
     except ValueError:
-        pass
+        pass  # a name
     else:
         if isinstance(literal, ipaddress.IPv4Address):
             return [(socket.AF_INET, (host, port))]

@@ -66,7 +66,7 @@ class FileStore(CallStore):
                 try:
                     return self._do(op, args)
                 except NotYet:
-                    pass
+                    pass  # looks again, after a pause
                 finally:
                     self._unlock()
             elapsed = time.monotonic() - started
@@ -99,7 +99,7 @@ class FileStore(CallStore):
                 break  # removed or unreadable: there is nobody to tell
             if locked:
                 try:
-                    with contextlib.suppress(OSError, RendezvousError):
+                    with contextlib.suppress(OSError, RendezvousError):  # removed or unreadable: there is nobody to tell
                         self._catch_up()
                         if self._name:
                             self._write(["left", self._name])
@@ -118,7 +118,7 @@ class FileStore(CallStore):
 
     def _unlink(self) -> None:
         # Only the file that this handle used: a new run may have begun its own under the same name.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # somebody else has removed it
             if os.stat(self.path).st_ino == self._inode:
                 os.unlink(self.path)
 
@@ -285,5 +285,5 @@ class FileStore(CallStore):
         self._seen += len(data)
 
     def _cut(self, size: int) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # readers take a half record for one that is still being written
             os.ftruncate(self._fd, size)

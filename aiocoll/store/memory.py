@@ -103,7 +103,7 @@ class MemoryStore(CallStore):
             for future, waiter in self._parked.items():
                 self._table.forget(waiter)
                 error = RendezvousError(f"{self.where}: it was closed while {waiter.op} waited")
-                with contextlib.suppress(RuntimeError):
+                with contextlib.suppress(RuntimeError):  # as above
                     future.get_loop().call_soon_threadsafe(_set, future, error)
             self._parked.clear()
 

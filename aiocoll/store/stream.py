@@ -96,7 +96,7 @@ class Stream:
     def abandon(self) -> None:
         """In a forked child: let go of the descriptor and touch neither the loop nor the peer."""
         self.is_closed = True
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # closed already
             os.close(self.sock.detach())
 
     def _write(self, data: bytes) -> None:
@@ -163,7 +163,7 @@ class Stream:
             step(*args)
         except (AiocollError, OSError) as error:
             if not self.is_open and self.hello.last_words:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it is gone, and hears nothing
                     self.sock.send(self.hello.last_words)
             self.close(error)
 
@@ -229,7 +229,7 @@ def _tune(sock: socket.socket) -> None:
     """No delay, and a dead host is noticed within a quarter of a minute instead of two hours."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a system without these: a dead host is noticed later
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)):

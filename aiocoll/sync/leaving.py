@@ -77,10 +77,10 @@ def _leave_all() -> None:
         if group.closed or group.foreign:
             continue
         if not group.followed:
-            with contextlib.suppress(AiocollError, ResourceWarning):
+            with contextlib.suppress(AiocollError, ResourceWarning):  # where warnings are errors, the rest is still to be done
                 warnings.warn(f"{group!r} was never closed; use 'with' or close()", ResourceWarning, stacklevel=2)
         under_way = group.under_way
-        with contextlib.suppress(AiocollError):
+        with contextlib.suppress(AiocollError):  # it may be broken, which was told when it broke
             group.close()
         _say_what_was_lost(under_way)
 
@@ -90,7 +90,7 @@ def _say_what_was_lost(under_way: Sequence[Started[Any]]) -> None:
     lost = [each.name for each in under_way if each.lost]
     if lost:
         many = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        with contextlib.suppress(RuntimeWarning):
+        with contextlib.suppress(RuntimeWarning):  # where warnings are errors: nobody is left to catch it
             warnings.warn(
                 f"process {os.getpid()} ended while {lost[0]}{many} had not finished, so that is lost: "
                 "wait() for what you start",

@@ -183,13 +183,13 @@ class _Way:
         """The target hears an orderly end; what else comes is dropped."""
         if not self.finished:
             self.finished = True
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it is gone already
                 self.target.shutdown(socket.SHUT_WR)
 
     def close(self, *, reset: bool) -> None:
         """Lets the connection to the target go."""
         if reset:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it is gone already
                 self.target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.target.close()
 

@@ -161,7 +161,7 @@ class FaultProxy:
     async def _asked(self, connection: socket.socket) -> bool:
         """A rank says where it listens, and gets a front of its own."""
         loop = asyncio.get_running_loop()
-        with connection, contextlib.suppress(OSError, ValueError, KeyError):
+        with connection, contextlib.suppress(OSError, ValueError, KeyError):  # whoever asks nonsense, or goes, gets no front
             where = json.loads(await loop.sock_recv(connection, 1000))
             front = _listener(self._host)
             target = str(where["host"]), int(where["port"])

@@ -296,7 +296,7 @@ class InThread(Generic[T]):
 def _over(pending: Pending) -> bool:
     try:
         return pending.test()
-    except Exception:
+    except Exception:  # which waiting for it raises
         return True
 
 

@@ -221,7 +221,7 @@ class Heap:
             generous = modest  # the program needs the others itself
         for size in (generous, modest):
             if size > least:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # then a smaller one
                     return Arena(len(self.arenas), size)
         return Arena(len(self.arenas), least)
 
