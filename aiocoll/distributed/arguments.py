@@ -226,6 +226,13 @@ def integer(value: Any, what: str, name: str) -> int:
         raise TypeUsageError(f"{what}: {name} must be an int, got {type(value).__name__}") from None
 
 
+def switch(value: Any, what: str, name: str) -> bool:
+    """A boolean, or what programs write for one: 0, 1 and None. Anything else is most likely another argument's."""
+    if value is None or isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise TypeUsageError(f"{what}: {name}={value!r} must be True or False")
+
+
 def _list_of(tensors: Any, size: int, what: str, kind: str, rank: int) -> Sequence[Any]:
     if isinstance(tensors, str) or not isinstance(tensors, Sequence):
         raise TypeUsageError(f"{what} on rank {rank}: {kind} must be a list of tensors, got {type(tensors).__name__}")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from .arguments import seconds_of
+from .arguments import seconds_of, switch
 from .request import Request, again, call, judging, run
 from .state import WORLD, member_of
 
@@ -33,7 +33,7 @@ def barrier(
     member = member_of(group)
     if member is None:
         return None
-    if timeout is None and not async_op and again(member.barrier_again):
+    if timeout is None and async_op is False and again(member.barrier_again):
         return None
     with judging(member, "barrier"):
         limit = seconds_of(timeout)
@@ -58,4 +58,5 @@ def monitored_barrier(
         return
     with judging(member, "monitored_barrier"):
         limit = seconds_of(timeout)
-    run(member, lambda g: g.monitored_barrier(limit, wait_all_ranks))
+        everybody = switch(wait_all_ranks, f"monitored_barrier on rank {member.rank}", "wait_all_ranks")
+    run(member, lambda g: g.monitored_barrier(limit, everybody))

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .arguments import input_of, local_outputs, outputs_of, same_kind
+from .arguments import input_of, local_outputs, outputs_of, same_kind, switch
 from .constants import ReduceOp, op_of, prepared
 from .filling import distribute, read_in_place, refuse_overlap
 from .refusals import RuntimeUsageError, TypeUsageError
@@ -116,7 +116,8 @@ class _coalescing_manager:
         """``device``: accepted for code written for GPUs; nothing here depends on it."""
         self.works: list[Request] = []
         self.member: SyncGroup | None = None
-        self._group, self._async = WORLD if group is None else group, async_ops
+        self._async = switch(async_ops, "_coalescing_manager", "async_ops")
+        self._group = WORLD if group is None else group
         self._token: Token[Collector | None] | None = None
 
     def append(self, work: Request | None = None) -> None:

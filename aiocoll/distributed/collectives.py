@@ -43,7 +43,8 @@ def broadcast(
     member = member_of(group)
     if member is None:
         return None
-    if type(tensor) is np.ndarray and type(src) is int and member is STATE.world and not async_op and group_src is None:
+    plain = type(tensor) is np.ndarray and type(src) is int and async_op is False and group_src is None
+    if plain and member is STATE.world:
         flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
         given, wanted = (flat, None) if src == member.rank else (None, flat)
         if tensor.flags.carray and again(member.broadcast_again, given, src, wanted):
@@ -75,7 +76,7 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = WORLD, async_op
         member = member_of(group)
         if member is None:
             return None
-    if type(tensor) is np.ndarray and not async_op and tensor.flags.carray:
+    if type(tensor) is np.ndarray and async_op is False and tensor.flags.carray:
         flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
         usual = OP_OF.get(op) if type(op) is ReduceOp else op
         if again(member.all_reduce_again, flat, usual, flat):
@@ -150,7 +151,7 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
     member = member_of(group)
     if member is None:
         return None
-    if not async_op and type(tensor_list) is list and len(tensor_list) == member.size and alike(tensor, tensor_list):
+    if async_op is False and type(tensor_list) is list and len(tensor_list) == member.size and alike(tensor, tensor_list):
         flats = [each if each.ndim == 1 else each.reshape(-1) for each in tensor_list]
         if again(member.all_gather_again, tensor.reshape(-1), flats):
             return None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..errors import AiocollError, UsageError
 from ..sync import SyncGroup
-from .arguments import integer
+from .arguments import integer, switch
 from .backends import backend_named, transport_of
 from .debug import told
 from .refusals import RuntimeUsageError, TypeUsageError, documented
@@ -57,7 +57,8 @@ def new_group(
     joined = world()
     if backend is not None:
         transport_of(backend_named(backend))
-    members = _members(ranks, joined.size, sort_ranks, "new_group")
+    switch(use_local_synchronization, "new_group", "use_local_synchronization")
+    members = _members(ranks, joined.size, switch(sort_ranks, "new_group", "sort_ranks"), "new_group")
     limit = seconds_of(timeout)
     STATE.made += 1
     if joined.rank not in members:

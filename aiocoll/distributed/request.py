@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ..errors import AiocollError, UsageError
 from ..sync import SyncGroup, Work
 from ..sync.stepping import followed
-from .arguments import seconds_of
+from .arguments import seconds_of, switch
 from .futures import Future
 from .refusals import RuntimeUsageError, TypeUsageError, documented
 
@@ -128,7 +128,7 @@ def call(
     group: SyncGroup,
     what: str,
     make: Callable[[Group], Awaitable[Any]],
-    async_op: bool,
+    async_op: Any,
     after: Callable[[Any], Any] | None = None,
     tensors: Sequence[Any] = (),
 ) -> Request | None:
@@ -142,6 +142,9 @@ def call(
         def step(g: Group) -> Awaitable[Any]:
             return followed(make(g), then)
 
+    if async_op is not True and async_op is not False:
+        with judging(group, what):
+            async_op = switch(async_op, f"{what} on rank {group.rank}", "async_op")
     if async_op:
         return Request(group.begin(step, what), group, tensors)
     run(group, step)

@@ -38,7 +38,7 @@ def all_gather_single(
     if member is None:
         return None
     what, rank, size = "all_gather_single", member.rank, member.size
-    if not async_op and _plain(output_tensor, input_tensor) and output_tensor.size == size * input_tensor.size:
+    if async_op is False and _plain(output_tensor, input_tensor) and output_tensor.size == size * input_tensor.size:
         table = output_tensor.reshape(size, input_tensor.size)
         if again(member.all_gather_again, input_tensor.reshape(-1), table):
             return None
@@ -148,7 +148,7 @@ def reduce_scatter_single(
     if member is None:
         return None
     what, rank, size = "reduce_scatter_single", member.rank, member.size
-    if not async_op and _plain(output, input) and input.size == size * output.size:
+    if async_op is False and _plain(output, input) and input.size == size * output.size:
         usual = OP_OF.get(op) if type(op) is ReduceOp else op
         if again(member.reduce_scatter_again, input.reshape(-1), usual, output.reshape(-1)):
             return None

@@ -14,6 +14,8 @@ from datetime import timedelta
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
+
 from .. import observe
 from ..algorithms import Algorithm
 from ..config import Settings
@@ -44,6 +46,13 @@ Again = tuple[Channel, Coroutine[Any, Any, Any]]
 def identifier(*parts: object) -> int:
     """64 bits that all ranks compute alike."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+def true_or_false(value: Any, what: str, argument: str) -> bool:
+    """A boolean argument, NumPy's included; what else is true in an ``if`` is most likely another argument's."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise UsageError(f"{what}: {argument}={value!r} must be True or False")
 
 
 class Calls:

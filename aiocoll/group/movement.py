@@ -23,7 +23,7 @@ from ..endpoint.news import absentees
 from ..errors import CollectiveTimeoutError, MismatchError
 from ..wire.codec import parse
 from .broadcasts import Body, Broadcasts
-from .calls import Again
+from .calls import Again, true_or_false
 from .exchanges import Exchanges, rows_of, values_of
 from .packing import HAS_OUT, Head, Packed, array_of, blob_of, comes_again, direct, read_blob, value_of
 from .posted import Posted
@@ -311,8 +311,13 @@ class Movement(Broadcasts, Exchanges):
         Late, it raises CollectiveTimeoutError on every rank, which names the first rank that is missing, or with
         ``wait_all_ranks`` all of them (``.missing``, sorted), and breaks the group. Slower than ``barrier``.
         """
-        called = self._made(self._turn("monitored_barrier", name), timeout, lambda: ("monitored_barrier", roll_call))
-        return Posted(self._monitored(called, bool(wait_all_ranks)), lambda _: called.close(), "monitored_barrier")
+
+        def prepare() -> tuple[str, Body]:
+            true_or_false(wait_all_ranks, f"monitored_barrier on rank {self._scope.rank}", "wait_all_ranks")
+            return "monitored_barrier", roll_call
+
+        called = self._made(self._turn("monitored_barrier", name), timeout, prepare)
+        return Posted(self._monitored(called, wait_all_ranks), lambda _: called.close(), "monitored_barrier")
 
     async def _monitored(self, called: Posted[None], wait_all_ranks: bool) -> None:
         try:

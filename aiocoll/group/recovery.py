@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..endpoint.news import absentees, sayable
 from ..endpoint.outcome import AGREED, CANCELLED, LATE, MISMATCH, REFUSED, SHRUNK, Outcome, Wish
 from ..endpoint.recovery import Recovery
 from ..errors import AiocollError, CollectiveTimeoutError, GroupBrokenError, MismatchError, UsageError
-from .calls import Calls, identifier
+from .calls import Calls, identifier, true_or_false
 from .ownership import successor
 from .posted import Posted, when_awaited
 
@@ -60,12 +61,13 @@ class Recoveries(Calls):
         ``agree``.
         """
         scope, number = self._scope, self._scope.recoveries + 1
+        forced = partial(true_or_false, force, f"shrink on rank {scope.rank}", "force")
 
         def follow(members: tuple[int, ...]) -> tuple[int, str]:
             return identifier("shrink", scope.id, number, members), successor(self.name)
 
         return self._recover(
-            "shrink", timeout, lambda seconds: Wish("shrink", seconds, force=bool(force), follow=follow), self._shrunk
+            "shrink", timeout, lambda seconds: Wish("shrink", seconds, force=forced(), follow=follow), self._shrunk
         )
 
     @when_awaited

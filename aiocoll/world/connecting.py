@@ -16,6 +16,7 @@ from typing import Any
 from ..config import Settings
 from ..errors import UsageError
 from ..group import Group
+from ..group.calls import true_or_false
 from ..group.ownership import Lineage
 from ..observe import report
 from ..place import Place, detect
@@ -110,15 +111,14 @@ def connect(
         raise UsageError(f"store={store!r} is no store of aiocoll.store")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise UsageError(f"timeout={timeout!r}: seconds above 0 are needed")
-    if allow_pickle and not settings.allow_pickle:
+    if true_or_false(allow_pickle, "connect", "allow_pickle") and not settings.allow_pickle:
         settings = replace(settings, allow_pickle=True)
-    if not (join is None or isinstance(join, bool)):
-        raise UsageError(f"join={join!r}: True for a newcomer to a job that is under way, else False")
+    join = settings.join if join is None else true_or_false(join, "connect", "join")
     for contradiction in settings.contradictions(float(seconds)):
         _log.warning(contradiction)
     wanted = Wanted(chosen, settings, place, _secret(secret, place), name, float(seconds))
     meeting: dict[str, Any] = {"init_method": init_method, "store": store, "group_name": group_name}
-    if settings.join if join is None else join:
+    if join:
         return Connecting(lambda: enter(wanted, meeting))
     meeting |= {"rank": rank, "size": size, "listener": listener}
     return Connecting(lambda: _first(wanted, meeting))

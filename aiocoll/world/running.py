@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from ..errors import UsageError
 from ..group import Group
+from ..group.calls import true_or_false
 from .connecting import connect
 
 T = TypeVar("T")
@@ -45,7 +46,8 @@ def run(main: Callable[[Group], Awaitable[T]], *, uvloop: bool = True, **connect
                 )
             return await result
 
-    with asyncio.Runner(loop_factory=new_event_loop if uvloop else None) as runner:
+    factory = new_event_loop if true_or_false(uvloop, "run", "uvloop") else None
+    with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(program())
 
 

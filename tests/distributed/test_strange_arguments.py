@@ -29,6 +29,10 @@ class Stranger:
         raise ZeroDivisionError("gone through")
 
 
+    def __bool__(self) -> bool:
+        raise ZeroDivisionError("asked for a truth")
+
+
 class StrangeList(list[Any]):
     """Raises when it is gone through."""
 
@@ -112,6 +116,41 @@ def test_a_number_that_raises_when_it_is_asked_for_is_refused_on_all_ranks() -> 
 
 def test_a_list_that_raises_when_it_is_gone_through_is_refused_on_all_ranks() -> None:
     refused_for_all(LISTS, lambda: None, StrangeList([np.zeros(2), np.zeros(2)]))
+
+
+SWITCHES: dict[str, Call] = {
+    "all_reduce": lambda bad: dist.all_reduce(x(), async_op=bad),
+    "reduce": lambda bad: dist.reduce(x(), 0, async_op=bad),
+    "broadcast": lambda bad: dist.broadcast(x(), 1, async_op=bad),
+    "all_gather": lambda bad: dist.all_gather(pair(), x(), async_op=bad),
+    "all_gather_single": lambda bad: dist.all_gather_single(x(4), x(), async_op=bad),
+    "reduce_scatter_single": lambda bad: dist.reduce_scatter_single(x(), x(4), async_op=bad),
+    "all_to_all_single": lambda bad: dist.all_to_all_single(x(), x(), async_op=bad),
+    "all_reduce_coalesced": lambda bad: dist.all_reduce_coalesced(pair(), async_op=bad),
+    "barrier": lambda bad: dist.barrier(async_op=bad),
+    "monitored_barrier": lambda bad: dist.monitored_barrier(wait_all_ranks=bad),
+}
+
+
+@pytest.mark.parametrize("bad", ["async", 2, 0.0, np.zeros(2), Stranger()], ids=lambda bad: type(bad).__name__)
+def test_what_is_neither_true_nor_false_is_refused_on_all_ranks(bad: Any) -> None:
+    def program(rank: int) -> None:
+        for name, call in SWITCHES.items():
+            with pytest.raises(UsageError, match="rank 1.*must be True or False") as refused:
+                call(bad if rank == 1 else False)
+            assert rank == 0 or isinstance(refused.value, TypeError), name
+            total = np.array([rank + 1.0])
+            dist.all_reduce(total)
+            assert total[0] == 3, name
+        for given in (0, None, np.False_):
+            assert dist.all_reduce(x(), async_op=given) is None
+        for given in (1, np.True_):
+            work = dist.all_reduce(x(), async_op=given)
+            assert work is not None and work.wait()
+        with pytest.raises(TypeError, match="sort_ranks=.* must be True or False"):
+            dist.new_group([0, 1], sort_ranks=bad)
+
+    ranks(2, program)
 
 
 def test_lists_of_local_tensors_that_are_only_read_may_be_read_only_and_strided() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, PeerLostError
+from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, PeerLostError, UsageError
 from aiocoll.group import Group
 from aiocoll.sim import CRASHED, Crash
 from aiocoll.sim import run as simulate
@@ -64,6 +64,16 @@ def test_j4_nobody_is_missing(fabric: str, size: int, wait_all_ranks: bool) -> N
         return order
 
     assert run(size, main, fabric) == [[turn for turn in range(5) if turn % size == rank] for rank in range(size)]
+
+
+def test_what_is_neither_true_nor_false_is_refused_on_all_ranks() -> None:
+    async def main(group: Group) -> None:
+        wanted: Any = "all" if group.rank == 1 else True
+        with pytest.raises(UsageError, match="rank 1.*wait_all_ranks='all' must be True or False"):
+            await group.monitored_barrier(wait_all_ranks=wanted)
+        await group.monitored_barrier()
+
+    simulate(3, main, seed=1)
 
 
 def test_nobody_passes_before_the_last_has_come() -> None:

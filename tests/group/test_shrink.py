@@ -197,6 +197,8 @@ def test_arguments() -> None:
     async def main(group: Group) -> None:
         for wrong in (-1, "soon", float("nan")):
             assert isinstance(await outcome(group.shrink(timeout=wrong)), UsageError)
+        refused = await outcome(group.shrink(force="majority"))
+        assert isinstance(refused, UsageError) and "force='majority' must be True or False" in str(refused)
         async with await group.shrink(timeout=1) as new:
             await works(new)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import aiocoll
@@ -32,6 +33,18 @@ def test_a_plain_function_is_told_of_the_blocking_group() -> None:
     given: Any = plain
     with pytest.raises(UsageError, match=r"'plain' must be an async function; .*aiocoll\.sync\.connect\(\)"):
         aiocoll.run(given, uvloop=False)
+
+
+@pytest.mark.parametrize("wrong", ["x", "", 1, 0, b"no"])
+def test_what_is_neither_true_nor_false_is_refused(wrong: Any) -> None:
+    """Anything that is true in an ``if`` would have been leave to unpickle."""
+    for name in ("allow_pickle", "join"):
+        with pytest.raises(UsageError, match=f"connect: {name}={wrong!r} must be True or False"):
+            aiocoll.connect(**{name: wrong})
+    with pytest.raises(UsageError, match=f"run: uvloop={wrong!r} must be True or False"):
+        aiocoll.run(main, uvloop=wrong)
+    numpys: Any = np.False_
+    assert aiocoll.run(main, uvloop=numpys, allow_pickle=numpys, join=numpys) == 1
 
 
 @pytest.mark.parametrize("given", [3, None, "main"])

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from ... import store
 from ...errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
 from ...store.base import CallStore
-from ..arguments import integer
+from ..arguments import integer, switch
 from ..refusals import TypeUsageError, documented
 from .base import QueueEmptyError, Store, key_list, pairs_of, value_bytes, wait_seconds
 from .thread import StoreThread, enter
@@ -80,7 +80,7 @@ class Opened(Store):
         self._run(self._opened.queue_push(key, value_bytes(key, value)))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        if block:
+        if switch(block, "store.queue_pop", "block"):
             return self._run(self._opened.queue_pop(key, timeout=self._seconds))
         try:
             return self._run(self._opened.queue_pop(key, timeout=0))

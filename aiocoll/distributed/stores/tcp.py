@@ -12,7 +12,7 @@ from typing import Final
 from ... import store
 from ...errors import RendezvousTimeoutError, UsageError
 from ...place import detect
-from ..arguments import integer
+from ..arguments import integer, switch
 from ..refusals import RuntimeUsageError, TypeUsageError, documented
 from .base import wait_seconds
 from .opened import WORKERS, Opened, release
@@ -51,6 +51,8 @@ class TCPStore(Opened):
         del multi_tenant, use_libuv
         if not isinstance(host_name, str):
             raise TypeUsageError(f"TCPStore: host_name must be a str, got {type(host_name).__name__}")
+        is_master = switch(is_master, "TCPStore", "is_master")
+        wait_for_workers = switch(wait_for_workers, "TCPStore", "wait_for_workers")
         number = integer(port, "TCPStore", "port")
         size = None if world_size is None else integer(world_size, "TCPStore", "world_size")
         if not (0 if is_master else 1) <= number <= _PORT_MAX:
