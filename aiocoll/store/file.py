@@ -99,7 +99,7 @@ class FileStore(CallStore):
                 break  # removed or unreadable: there is nobody to tell
             if locked:
                 try:
-                    with contextlib.suppress(OSError, RendezvousError):  # removed or unreadable: there is nobody to tell
+                    with contextlib.suppress(OSError, RendezvousError):  # nobody is left to tell
                         self._catch_up()
                         if self._name:
                             self._write(["left", self._name])

@@ -77,7 +77,7 @@ def _leave_all() -> None:
         if group.closed or group.foreign:
             continue
         if not group.followed:
-            with contextlib.suppress(AiocollError, ResourceWarning):  # where warnings are errors, the rest is still to be done
+            with contextlib.suppress(AiocollError, ResourceWarning):  # even where warnings are errors
                 warnings.warn(f"{group!r} was never closed; use 'with' or close()", ResourceWarning, stacklevel=2)
         under_way = group.under_way
         with contextlib.suppress(AiocollError):  # it may be broken, which was told when it broke

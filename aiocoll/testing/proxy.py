@@ -159,9 +159,9 @@ class FaultProxy:
         return task
 
     async def _asked(self, connection: socket.socket) -> bool:
-        """A rank says where it listens, and gets a front of its own."""
+        """A rank says where it listens, and gets a front of its own; nonsense gets none."""
         loop = asyncio.get_running_loop()
-        with connection, contextlib.suppress(OSError, ValueError, KeyError):  # whoever asks nonsense, or goes, gets no front
+        with connection, contextlib.suppress(OSError, ValueError, KeyError):
             where = json.loads(await loop.sock_recv(connection, 1000))
             front = _listener(self._host)
             target = str(where["host"]), int(where["port"])
