@@ -296,7 +296,7 @@ class InThread(Generic[T]):
 def _over(pending: Pending) -> bool:
     try:
         return pending.test()
-    except Exception:  # which waiting for it raises
+    except Exception:  # it has ended badly, which is an end
         return True
 
 
