@@ -7,6 +7,7 @@ rule: what is wrong is printed as a line that replays it, and the exit status sa
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import signal
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from aiocoll.errors import UsageError
 from aiocoll.testing.matrix import CUTS, FAULTS, SIZES, Case, Cell, cells, collecting_now_and_then, evenly, play, sample
 
+logging.getLogger("aiocoll").addHandler(logging.NullHandler())  # of so many failures nobody wants to read
 CHUNK = 2_000
 """Cases that one process plays before it says how it went."""
 _FAULTS = (*FAULTS, *CUTS)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -97,16 +96,21 @@ class Lobby:
         """Leaves it a message."""
         await self.store.queue_push(self.key(f"words/{guest.nonce}"), _packed(word))
 
-    async def ask(self, guest: Guest, attempt: str, seconds: float) -> dict[str, Any] | None:
-        """How the newcomer can be reached; an empty answer: it is busy with other members; None: it says nothing."""
+    async def ask(
+        self, guest: Guest, attempt: str, seconds: float, lost: Sequence[Sequence[Any]] = ()
+    ) -> dict[str, Any] | None:
+        """How the newcomer can be reached; an empty answer: it is busy with other members; None: it says nothing.
+
+        ``lost``: host and pid of members that are gone, for whom it need not wait any more."""
         busy = False
         answer = self.key(f"answer/{guest.nonce}")
-        until = time.monotonic() + seconds
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
         asked = False
-        while (left := until - time.monotonic()) > 0 and not guest.is_dead:
+        while (left := until - clock()) > 0 and not guest.is_dead:
             if not asked:
                 await self.store.delete(answer)
-                await self.tell(guest, {"t": "ask", "attempt": attempt, "who": me()})
+                await self.tell(guest, {"t": "ask", "attempt": attempt, "who": me(), "lost": list(lost)})
                 asked = True
             try:
                 said = _mapping(await self.store.get(answer, timeout=min(left, _LOOK_SECONDS)))

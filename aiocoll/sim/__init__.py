@@ -2,6 +2,8 @@
 
     loop      an event loop whose clock jumps and whose order among ranks is drawn
     network   what a message costs
+    fabric    the links of all worlds of a run
+    job       the store, and newcomers that wait there
     ranks     tasks of a run: start, stop, settle
     faults    what can go wrong, as records
     trouble   what it does to a run

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from ..errors import GroupBrokenError, PeerLostError
@@ -33,8 +33,9 @@ CANCELLED: Final = Stopped("cancelled")
 class Ranks:
     """The tasks of one run."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, at_end: Callable[[int], object] | None = None) -> None:
+        """``at_end`` hears of each rank whose program has ended."""
+        self.size, self._at_end = size, at_end
         self.stopped: dict[int, Stopped] = {}
         """How faults have ended ranks; one that is cancelled may still go its own way."""
         self.tasks: list[asyncio.Task[Any]] = []
@@ -48,12 +49,14 @@ class Ranks:
     def __repr__(self) -> str:
         return f"<Ranks {self.size}: {len(self.order)} ended, stopped {self.stopped}>"
 
-    def start(self, one: Callable[[int], Coroutine[Any, Any, Any]]) -> None:
-        """Makes a task of each `one(rank)`, in a context that says which rank it is."""
+    def start(
+        self, one: Callable[[int], Coroutine[Any, Any, Any]], contexts: Sequence[contextvars.Context] = ()
+    ) -> None:
+        """Makes a task of each `one(rank)`, in a context that says which rank it is (the one that is given, if any)."""
         loop = asyncio.get_running_loop()
         for rank in range(self.size):
             self._over.append(loop.create_future())
-            context = contextvars.copy_context()
+            context = contexts[rank] if contexts else contextvars.copy_context()
             context.run(rank_running.set, rank)
             task = loop.create_task(one(rank), name=f"rank {rank}", context=context)
             task.add_done_callback(lambda _, rank=rank: self._ended(rank))  # type: ignore[misc]
@@ -61,6 +64,8 @@ class Ranks:
 
     def _ended(self, rank: int) -> None:
         self.order.append(rank)
+        if self._at_end is not None:
+            self._at_end(rank)
         if not self._over[rank].done():
             self._over[rank].set_result(None)
 

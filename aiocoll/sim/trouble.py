@@ -17,7 +17,7 @@ from .faults import Cancel, Crash, Fault, Freeze, OneWay, Partition, SlowLink, S
 from .ranks import CANCELLED, CRASHED, FROZEN, Ranks
 
 if TYPE_CHECKING:
-    from ..transport.inproc import Switch
+    from .fabric import Fabric, SimSwitch
     from .loop import SimLoop
     from .network import Network
 
@@ -29,17 +29,19 @@ class Trouble:
 
     faults: tuple[Fault, ...]
     network: Network
-    switch: Switch
+    fabric: Fabric
     lost_seconds: float
     loop: SimLoop
     ranks: Ranks
 
     def __init__(
-        self, faults: tuple[Fault, ...], network: Network, switch: Switch, lost_seconds: float, seed: int
+        self, faults: tuple[Fault, ...], network: Network, fabric: Fabric, lost_seconds: float, seed: int
     ) -> None:
-        self.faults, self.network, self.switch, self.lost_seconds = faults, network, switch, lost_seconds
+        self.faults, self.network, self.fabric, self.lost_seconds = faults, network, fabric, lost_seconds
         self.struck: dict[int, float] = {}
         """When a fault struck a rank, by rank."""
+        self.at_crash: Callable[[int], object] | None = None
+        """Also hears of a rank that has crashed."""
         self._random = random.Random(f"trouble {seed}")
         self._frames: dict[int, list[tuple[int, Strike]]] = {}
         self._steps: dict[int, list[tuple[int, Strike]]] = {}
@@ -48,8 +50,8 @@ class Trouble:
         self._free: dict[int, float] = {}
         self._cuts: dict[Pair, int] = {}
         """Directions in which nothing passes, and how many faults say so."""
-        self._waiting: dict[Pair, list[int]] = {}
-        """Sizes of the frames that wait to pass, in order."""
+        self._waiting: dict[Pair, list[tuple[SimSwitch, int]]] = {}
+        """The frames that wait to pass, in order: in which world, and how many bytes."""
         self._given_up: dict[Pair, asyncio.TimerHandle] = {}
         """When the first of a pair gives the second up."""
         for fault in faults:
@@ -137,7 +139,9 @@ class Trouble:
         if isinstance(fault, Cancel):
             self.ranks.cancel(rank, CANCELLED)
         elif isinstance(fault, Crash):
-            self.switch.power_cut(rank, loses=lambda other: self._random.random() < 0.5)
+            self.fabric.power_cut(rank, lambda other: self._random.random() < 0.5)
+            if self.at_crash is not None:
+                self.at_crash(rank)
             self._end(rank)
             self.ranks.cancel(rank, CRASHED)
         else:
@@ -155,14 +159,14 @@ class Trouble:
     def bury(self) -> None:
         """All that is left are ranks that stand still for good: they end without a word."""
         for rank in self.ranks.still():
-            self.switch.down.add(rank)
+            self.fabric.silence(rank)
             self._end(rank)
             self.ranks.cancel(rank, FROZEN)
 
     # -- links
 
-    def passes(self, src: int, dst: int, nbytes: int) -> bool:
-        """Whether a frame that is sent now passes; if not, it waits."""
+    def passes(self, switch: SimSwitch, src: int, dst: int, nbytes: int) -> bool:
+        """Whether a frame that is sent now in one of the worlds passes; if not, it waits."""
         pair = src, dst
         if not self._cuts or src == dst:
             return True
@@ -170,7 +174,7 @@ class Trouble:
             self._give_up_later(src, dst)
         if pair not in self._cuts:
             return True
-        self._waiting.setdefault(pair, []).append(nbytes)
+        self._waiting.setdefault(pair, []).append((switch, nbytes))
         return False
 
     def _cut(self, fault: Partition | OneWay, pairs: list[Pair]) -> None:
@@ -178,8 +182,7 @@ class Trouble:
             for pair in pairs:
                 self._cuts[pair] = self._cuts.get(pair, 0) + 1
             for src, dst in pairs:
-                port = self.switch.ports.get(src)
-                if port is not None and dst in port.made:
+                if any(self.fabric.links(src, dst)):
                     self._give_up_later(src, dst)
 
         def heal() -> None:
@@ -202,10 +205,9 @@ class Trouble:
                 self._given_up[one, other] = self._at(self.loop.now + seconds, self._give_up, one, other)
 
     def _give_up(self, one: int, other: int) -> None:
-        port = self.switch.ports.get(one)
-        if port is not None and one not in self.switch.down and other in port.made:
-            port.made[other].close()
-            port.soon(port.owner_lost, other, f"nothing was heard of it for {self.lost_seconds:g} s", False)
+        for port, number in self.fabric.links(one, other):
+            port.made[number].close()
+            port.soon(port.owner_lost, number, f"nothing was heard of it for {self.lost_seconds:g} s", False)
 
     def _healed(self, src: int, dst: int) -> None:
         """What has waited goes its way, unless an end has given up: then the other end hears that."""
@@ -220,16 +222,15 @@ class Trouble:
                 timer.cancel()
         for one, other in gave_up:
             self._waiting.pop((one, other), None)
-            port = self.switch.ports.get(other)
-            if port is not None and one in port.made and other not in self.switch.down:
+            for port, number in self.fabric.links(other, one):
                 self._waiting.pop((other, one), None)
-                port.made[one].close()
-                port.soon(port.owner_lost, one, "it had given up this connection", False)
+                port.made[number].close()
+                port.soon(port.owner_lost, number, "it had given up this connection", False)
         self._send_on(src, dst)
 
     def _send_on(self, src: int, dst: int) -> None:
-        for nbytes in self._waiting.pop((src, dst), ()):
-            self.switch.pass_on(src, dst, nbytes)
+        for switch, nbytes in self._waiting.pop((src, dst), ()):
+            switch.pass_on(switch.number[src], switch.number[dst], nbytes)
 
 
 __all__ = ["Trouble"]

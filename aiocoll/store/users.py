@@ -9,14 +9,31 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 _ENDING: Final = 0x4  # PF_EXITING among the flags in /proc/PID/stat
 
 
+class Cast(Protocol):
+    """Processes that are played within this one, each in contexts of its own."""
+
+    def me(self) -> dict[str, Any]:
+        """The one whose context this is, in the terms of ``me``."""
+
+    def is_dead(self, user: Mapping[str, Any]) -> bool:
+        """Whether one that is played here has ended, as the one whose context this is can see."""
+
+
+played: ContextVar[Cast | None] = ContextVar("played", default=None)
+"""Set where many processes are played in one, as in a simulation."""
+
+
 def me() -> dict[str, Any]:
     """This process, as plain data."""
+    if (cast := played.get()) is not None:
+        return cast.me()
     return {
         "host": socket.gethostname(),
         "boot": _boot(),
@@ -28,6 +45,8 @@ def me() -> dict[str, Any]:
 
 def is_dead(user: Mapping[str, Any]) -> bool:
     """Whether that process has certainly ended."""
+    if (cast := played.get()) is not None:
+        return cast.is_dead(user)
     if not isinstance(user, Mapping) or user.get("host") != socket.gethostname():
         return False
     if not user.get("boot") or not _boot():

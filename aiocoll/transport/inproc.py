@@ -10,8 +10,9 @@ import asyncio
 import contextvars
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ..errors import WireError
 from ..wire.frame import HEADER_BYTES, FrameSink, pour
@@ -31,9 +32,32 @@ class Switch:
         self.ended: set[int] = set()
         self.early: dict[int, list[tuple[InprocTransport, int, _Frame]]] = {}
         """Frames for ranks that have not opened their port yet."""
+        self._grown: WeakValueDictionary[int, Switch] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"<Switch ranks={sorted(self.ports)} down={sorted(self.down)}>"
+
+    def grown(self, world: int, members: Sequence[Mapping[str, Any]]) -> Switch:
+        """The switch of a larger ``world`` into which the ranks of this one have grown, the same for each of its
+        ``members`` (what they said of themselves)."""
+        found = self._grown.get(world)
+        if found is None:
+            found = self._grown[world] = self._grow(members)
+        return found
+
+    def _grow(self, members: Sequence[Mapping[str, Any]]) -> Switch:
+        return Switch(delay=self.delay)
+
+    def memory(self, size: int) -> dict[int, str]:
+        """A name for the memory that each rank shares with others."""
+        return dict.fromkeys(range(size), "one process")
+
+    def came(self, rank: int) -> None:
+        """``rank`` has opened its port."""
+
+    def missed(self, port: InprocTransport, peer: int) -> None:
+        """``port`` would make a link to a ``peer`` whose power was cut."""
+        port.soon(port.owner_lost, peer)
 
     def power_cut(self, rank: int, *, loses: Callable[[int], bool] | None = None) -> None:
         """Rank ``rank`` stops as if it were killed: nothing leaves it any more, nothing reaches it, and the others'
@@ -45,10 +69,19 @@ class Switch:
                 port.made[rank].end(drop=loses is not None and loses(other))
 
     def pass_on(self, src: int, dst: int, nbytes: int) -> None:
-        """A frame of ``src`` for ``dst`` that has waited goes its way."""
-        sender, target = self.ports.get(src), self.ports.get(dst)
-        if sender is not None and target is not None:
-            sender.travel(target, target._met(src), nbytes)
+        """A frame of ``src`` for ``dst`` that has waited goes its way, also when ``src`` has ended meanwhile."""
+        target = self.ports.get(dst)
+        if target is not None and src in target.made:
+            self.travel(src, target, target.made[src], nbytes)
+
+    def travel(self, src: int, target: InprocTransport, far: InprocLink, nbytes: int) -> None:
+        """The next frame in the queue of ``target``'s link to ``src`` is on its way."""
+        if self.delay is None:
+            target.soon(far._deliver)
+            return
+        when = self.delay(src, target.rank, nbytes, target.loop.time())
+        if when < math.inf:
+            target.loop.call_at(when, far._deliver, context=target.context)
 
 
 class InprocLink:
@@ -190,24 +223,19 @@ class InprocTransport:
         self._owner, self.rank = owner, owner.rank
         self.switch.ports[owner.rank] = self
         self.switch.ended.discard(owner.rank)
-        for port, nbytes, arriving in self.switch.early.pop(owner.rank, ()):
+        self.switch.came(owner.rank)
+        early = self.switch.early.pop(owner.rank, ())
+        for port, nbytes, arriving in early:
             port.carry(self, nbytes, arriving)
+        for sender in dict.fromkeys(port.rank for port, _, _ in early):
+            if sender in self.switch.down or sender in self.switch.ended:
+                self.made[sender].end()  # it came, spoke and went before this rank was there
 
     def carry(self, target: InprocTransport, nbytes: int, arriving: _Frame) -> None:
         """Brings a frame of this rank to ``target``, after the network's delay."""
         far = target._met(self.rank)
         far._queue.append(arriving)  # it arrives, also when its sender has ended meanwhile
-        self.travel(target, far, nbytes)
-
-    def travel(self, target: InprocTransport, far: InprocLink, nbytes: int) -> None:
-        """The next frame in the queue of ``target``'s link to this rank is on its way."""
-        delay = self.switch.delay
-        if delay is None:
-            self.loop.call_soon(far._deliver, context=target.context)
-            return
-        when = delay(self.rank, target.rank, nbytes, self.loop.time())
-        if when < math.inf:
-            self.loop.call_at(when, far._deliver, context=target.context)
+        self.switch.travel(self.rank, target, far, nbytes)
 
     def soon(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Calls it in the loop's next round, as this rank's work."""
@@ -234,11 +262,16 @@ class InprocTransport:
         if self.rank in self.switch.down:
             return  # it does not know yet that it is dead, and reaches nobody
         if peer in self.switch.down:
-            self.soon(self.owner_lost, peer)
+            self.switch.missed(self, peer)
         elif target is None and peer in self.switch.ended:
             self.soon(self.owner_unreached, peer)
         elif target is not None and target._owner is not None:
             target._met(self.rank)
+
+    @property
+    def owner(self) -> Owner | None:
+        """Whose port it is, while it is open."""
+        return self._owner
 
     def links(self) -> list[Link]:
         return list(self.made.values())

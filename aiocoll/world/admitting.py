@@ -73,6 +73,15 @@ class Admission:
         had = {member.number for endpoint in self._lineage.endpoints() for member in endpoint.members}
         return had.union(numbers)
 
+    def _lost(self) -> list[tuple[str, int]]:
+        """Members that this rank has seen go, by host and pid: a newcomer may still be busy with what one of them
+        began, and sees nothing of that from another host."""
+        return [
+            (endpoint.members[world].host, endpoint.members[world].pid)
+            for endpoint in self._lineage.endpoints()
+            for world in endpoint.failure.absent
+        ]
+
     async def _present(self, most: int | None, until: float, seconds: float) -> list[dict[str, Any]]:
         """Those who have answered, first come first."""
         loop = asyncio.get_running_loop()
@@ -81,7 +90,8 @@ class Admission:
             if not line:
                 return []
             attempt = secrets.token_hex(8)
-            infos = await asyncio.gather(*(self._lobby.ask(guest, attempt, seconds) for guest in line))
+            lost = self._lost()
+            infos = await asyncio.gather(*(self._lobby.ask(guest, attempt, seconds, lost) for guest in line))
             here, silent = [], []
             for guest, info in zip(line, infos, strict=True):
                 if info is None:

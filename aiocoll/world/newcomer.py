@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ..errors import AiocollError, RendezvousError, RendezvousTimeoutError
+from ..errors import AiocollError, GroupBrokenError, PeerLostError, RendezvousError, RendezvousTimeoutError
 from ..group import Group
 from ..group.growing import HERALDS_MAX
 from ..group.ownership import Lineage
@@ -28,6 +29,8 @@ from .opening import Opened, Opening, Wanted
 _log = logging.getLogger("aiocoll.rendezvous")
 _MEETING_SECONDS: Final = 20.0
 """How long one attempt may take from one step to the next."""
+_GRACE_SECONDS: Final = 5.0
+"""How much longer than its deadline one waits whom some member is just about to let in."""
 _WORD_SECONDS: Final = 2.0
 """How often one that hears nothing looks whether it still stands in the line."""
 
@@ -40,22 +43,36 @@ async def enter(wanted: Wanted, arguments: Mapping[str, Any]) -> Group:
         arguments["init_method"], store=arguments["store"], place=wanted.place, job=wanted.job, secret=wanted.secret,
         path=lobby, timeout=min(wanted.timeout, 1e9),
     )  # fmt: skip
+    group = await join(wanted, reached, lobby, started=started, tell=report.tell)
+    report.tell("met")
+    return group
+
+
+async def join(
+    wanted: Wanted, reached: Reached, lobby: str, *, started: float | None = None,
+    seconds: float = math.inf, tell: Callable[[str], object] | None = None,
+) -> Group:  # fmt: skip
+    """The same, where the job has been ``reached``; waits for so many ``seconds`` at most. ``tell("waiting")`` is
+    called when this process stands in line."""
     try:
-        group = await _Newcomer(wanted, reached, lobby, started).run()
+        waits = min(seconds, wanted.timeout)
+        return await _Newcomer(wanted, reached, lobby, started, waits, tell).run()
     except BaseException:
         await clean_up([reached.close])
         raise
-    report.tell("met")
-    return group
 
 
 class _Newcomer:
     """One process that wants in."""
 
-    def __init__(self, wanted: Wanted, reached: Reached, lobby: str, started: float) -> None:
-        self._wanted, self._reached, self._lobby, self._started = wanted, reached, lobby, started
+    def __init__(
+        self, wanted: Wanted, reached: Reached, lobby: str, started: float | None, seconds: float,
+        tell: Callable[[str], object] | None,
+    ) -> None:  # fmt: skip
+        self._wanted, self._reached, self._lobby, self._tell = wanted, reached, lobby, tell
         self._line = Waiting(reached.store, lobby)
-        self._until = started + wanted.timeout
+        self._started: float = asyncio.get_running_loop().time() if started is None else started
+        self._until: float = self._started + seconds
         self._lineage = Lineage(asyncio.get_running_loop(), end=reached.close)
         self._attempt: _Attempt | None = None
 
@@ -67,14 +84,16 @@ class _Newcomer:
         group: Group | None = None
         try:
             await self._line.enlist()
-            report.tell("waiting")
+            if self._tell is not None:
+                self._tell("waiting")
             _log.info("%s: waits for the job %r to grow", self._reached.where, self._lobby)
             while True:
                 left = self._until - asyncio.get_running_loop().time()
-                if left <= 0 and self._attempt is None:
+                if left <= (0 if self._attempt is None else -_GRACE_SECONDS):
                     raise await self._in_vain()
                 if word is None:
-                    word = asyncio.ensure_future(self._line.word(min(max(left, 0.05), _WORD_SECONDS)))
+                    seconds = left if left > 0 else _GRACE_SECONDS + left
+                    word = asyncio.ensure_future(self._line.word(min(max(seconds, 0.05), _WORD_SECONDS)))
                 waits: set[asyncio.Future[Any]] = {word}
                 if self._attempt is not None:
                     waits.add(self._attempt.task)
@@ -115,7 +134,7 @@ class _Newcomer:
             return
         kind, attempt = said.get("t"), self._attempt
         if kind == "ask":
-            await self._asked(str(said.get("attempt")), dict(said.get("who") or {}))
+            await self._asked(str(said.get("attempt")), dict(said.get("who") or {}), list(said.get("lost") or ()))
         elif kind == "meet":
             if attempt is not None and attempt.id == dict(said.get("plan") or {}).get("attempt"):
                 attempt.summon(said)
@@ -124,10 +143,10 @@ class _Newcomer:
                 f"{self._reached.where}: this process was not admitted to the job {self._lobby!r}: {said.get('text')}"
             )
 
-    async def _asked(self, id: str, asker: dict[str, Any]) -> None:
+    async def _asked(self, id: str, asker: dict[str, Any], lost: Sequence[Any]) -> None:
         """A member wants to know how this process is reached."""
         if self._attempt is not None:
-            if not self._attempt.yields_to(asker):
+            if not self._attempt.yields_to(asker, lost):
                 await self._line.answer(id, None)
                 return
             await self._attempt.give_up()
@@ -183,9 +202,11 @@ class _Attempt:
         if isinstance(result, Group):  # it had succeeded in this very moment
             await result.close()
 
-    def yields_to(self, asker: Mapping[str, Any]) -> bool:
-        """Whether nothing can come of this any more, now that ``asker`` wants something else."""
-        return dict(asker) == dict(self._asker) or process_is_dead(self._asker)
+    def yields_to(self, asker: Mapping[str, Any], lost: Sequence[Any]) -> bool:
+        """Whether nothing can come of this any more, now that ``asker``, who has seen the ``lost`` go, wants something
+        else."""
+        here = [self._asker.get("host"), self._asker.get("pid")]
+        return dict(asker) == dict(self._asker) or here in map(list, lost) or process_is_dead(self._asker)
 
     def summon(self, word: dict[str, Any]) -> None:
         """The members are about to make links."""
@@ -209,7 +230,10 @@ class _Attempt:
             opened = await self._opening.open(plan, infos, int(word["rank"]))
         admitted = False
         try:
-            await opened.prove(_MEETING_SECONDS)
+            try:
+                await opened.prove(_MEETING_SECONDS)
+            except (PeerLostError, GroupBrokenError) as error:  # the members know whether that came before or after
+                _log.info("%s: while an attempt to join was made: %s", self._reached.where, error)
             admitted = await _told(opened, members, int(word["rank"]))
         finally:
             if not admitted:
@@ -226,13 +250,13 @@ class _Attempt:
 async def _told(opened: Opened, members: int, rank: int) -> bool:
     """Whether a member says that this process is in; not if all of them have gone."""
     pairs = [opened.between(member, rank) for member in range(min(members, HERALDS_MAX))]
-    words = {asyncio.ensure_future(pair.recv_object(0, timeout=_MEETING_SECONDS)) for pair in pairs}
+    words = [asyncio.ensure_future(pair.recv_object(0, timeout=_MEETING_SECONDS)) for pair in pairs]
     try:
         while words:
-            heard, words = await asyncio.wait(words, return_when=asyncio.FIRST_COMPLETED)
-            for word in heard:
-                if word.exception() is None:
-                    return bool(word.result())
+            await asyncio.wait(words, return_when=asyncio.FIRST_COMPLETED)
+            heard, words = [word for word in words if word.done()], [word for word in words if not word.done()]
+            for said in [word.result() for word in heard if word.exception() is None]:
+                return bool(said)
         return False
     finally:
         for word in words:

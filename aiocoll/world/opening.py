@@ -27,6 +27,7 @@ from ..place import Place
 from ..rendezvous import Meeting
 from ..rendezvous.hosts import check_reachable
 from ..rendezvous.island import Island
+from ..rendezvous.lobby import process_is_dead
 from ..store.base import Store
 from ..store.prefix import prefix
 from ..store.users import me
@@ -178,7 +179,7 @@ class Ear:
         loop = asyncio.get_running_loop()
         transport = self._transport(meeting, loop, shared) if added is None else added
         if isinstance(transport, InprocTransport):
-            memory = dict.fromkeys(range(meeting.size), "one process")
+            memory = transport.switch.memory(meeting.size)
         pids = _of_members(meeting, "process id", _pid)
         members = tuple(
             Member(
@@ -196,16 +197,15 @@ class Ear:
 
     def _transport(self, meeting: Meeting, loop: asyncio.AbstractEventLoop, shared: Shared | None) -> Transport:
         wanted = self._wanted.transport
-        if isinstance(wanted, Switch) and not meeting.grown:
-            return InprocTransport(wanted, loop)
+        if isinstance(wanted, Switch):
+            return InprocTransport(wanted.grown(meeting.world, meeting.members) if meeting.grown else wanted, loop)
         if self._wanted.within_process or meeting.size == 1:
             if any(pid != os.getpid() for pid in _of_members(meeting, "process id", _pid)):
                 raise UsageError("transport='inproc' joins ranks of one process only; use 'auto' or 'tcp'")
             self.close()
             switch = _switches.get(meeting.world)
             if switch is None:
-                switch = Switch(delay=wanted.delay) if isinstance(wanted, Switch) else Switch()
-                _switches[meeting.world] = switch
+                switch = _switches[meeting.world] = Switch()
             return InprocTransport(switch, loop)
         assert self._listener is not None
         if shared is not None and len(shared.peers) == meeting.size - 1:
@@ -274,6 +274,7 @@ class Opened:
                 self.endpoint.link_all(everybody._scope)
             await everybody.barrier(timeout=seconds)
         finally:
+            self.meeting.died = _has_left
             everybody._abandon()
 
     def _private(self, id: int, members: tuple[int, ...], label: str) -> Group:
@@ -297,16 +298,16 @@ class Opening:
 
     def info(self) -> dict[str, Any]:
         """What the others must know of this rank."""
-        who = me()
-        return {key: who[key] for key in ("host", "pid", "boot")} | dict(self._ear.info(self._address))
+        return me() | dict(self._ear.info(self._address))
 
     async def open(self, plan: Plan, infos: list[dict[str, Any]], rank: int) -> Opened:
         """Makes it: ``infos`` of all ranks, this one being ``rank``."""
         world = int(plan["world"])
         store = prefix(self._store, f"{plan['at']}/")
         meeting = Meeting(
-            rank=rank, size=len(infos), world=world, members=infos, store=store, where=self._where, grown=True
-        )
+            rank=rank, size=len(infos), world=world, members=infos, store=store, where=self._where, grown=True,
+            died=partial(_has_died, self._store, plan.get("guests", ()), infos),
+        )  # fmt: skip
         check_reachable(self._where, infos)
         endpoint = await self._ear.connect(meeting, plan["numbers"])
         return Opened(self._wanted, endpoint, meeting, self._lineage)
@@ -314,6 +315,22 @@ class Opening:
     def close(self) -> None:
         """Nothing comes of it; idempotent, and without effect on what was opened."""
         self._ear.close()
+
+
+async def _has_died(
+    store: Store, guests: Sequence[Mapping[str, Any]], infos: Sequence[Mapping[str, Any]], rank: int
+) -> bool | None:
+    """Until all links are made nobody has left: whoever cannot be reached and has ended is lost, and so is a newcomer
+    (of whom members know where it stood in line) that has gone out of the line."""
+    if process_is_dead(infos[rank]):
+        return True
+    place = rank - (len(infos) - len(guests))
+    return True if place >= 0 and guests and not await store.check([guests[place]["place"]]) else None
+
+
+async def _has_left(rank: int) -> bool | None:
+    """Later, one that was never reached may have left in good order: nobody keeps a list."""
+    return None
 
 
 def watch_over(endpoint: Endpoint, meeting: Meeting) -> Shut:

@@ -43,7 +43,7 @@ def test_every_algorithm_size_victim_and_fault_is_in_the_sample() -> None:
         for size in filter(program.serves, SIZES):
             for victim in range(size):
                 for fault in program.faults:
-                    assert counted[name, size, victim, fault] >= 3, (name, size, victim, fault)
+                    assert counted[name, size, victim, fault] >= 3 * program.share, (name, size, victim, fault)
 
 
 def test_a_case_is_a_line_and_plays_alike_each_time() -> None:

@@ -218,6 +218,14 @@ def test_one_direction_is_enough_to_lose_a_link() -> None:
         names_the_other_side(results, ((0,), (1,)))
 
 
+def test_what_was_on_its_way_comes_after_a_cut_though_its_sender_has_ended() -> None:
+    async def main(group: Group) -> Any:
+        await asyncio.sleep(2.0)
+        return int(await group.all_reduce(group.rank + 1)), now()  # rank 2 hears everybody, and leaves at once
+
+    assert run(3, main, timeout=20.0, faults=OneWay(2, 0, at=1.0, until=3.0)) == [(6, 3.0), (6, 2.0), (6, 2.0)]
+
+
 def test_one_direction_that_heals_in_time_loses_nothing() -> None:
     async def main(group: Group) -> Any:
         if group.rank == 0:

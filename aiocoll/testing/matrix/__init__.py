@@ -8,6 +8,7 @@ Rule: a case is a line of text that replays it, and is right or has findings; no
     play      plays one, and says what is wrong
     verdict   what a rank may have come to
     recovering  cases in which the others go on
+    growing   the same, and newcomers come in
     sample    which cases there are, and fair parts of them
 """
 

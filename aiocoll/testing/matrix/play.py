@@ -18,11 +18,14 @@ from ...group import Group
 from ...sim import Simulation
 from .calls import call_programs
 from .case import CUTS, DEADLINE, LATENCY, Case, fault_of
+from .growing import Growing
 from .programs import FAULTS, Array, Part, Program, algorithm_programs
 from .recovering import LINGER, LIVES, Recovery
 from .verdict import Story, judge
 
 _POISON: Final = 77
+_GROWING: Final = {"grow by one": 1, "grow by two": 2}
+"""How many of the ranks are newcomers."""
 _RUNS_PER_COLLECTION: Final = 200
 _LINGER: Final = 4 * DEADLINE
 """Until when those that do not leave at once stay, in seconds after the start."""
@@ -34,6 +37,9 @@ def programs() -> dict[str, Program]:
     return algorithm_programs() | call_programs() | {
         "agree": Program("agree"),
         "compute and shrink": Program("compute and shrink", faults=(*FAULTS, *CUTS)),
+        "shrink": Program("shrink"),
+        "grow by one": Program("grow by one", share=1 / 3),
+        "grow by two": Program("grow by two", serves=lambda size: size > 2, share=1 / 3),
     }
 
 
@@ -76,6 +82,8 @@ def play(case: Case) -> list[str]:
 
 
 def _performance(case: Case) -> _Performance | Recovery:
+    if case.program in _GROWING:
+        return Growing(case, _GROWING[case.program])
     return Recovery(case) if case.program in LIVES else _Performance(case)
 
 

@@ -61,6 +61,8 @@ class Program:
     """Whether it sends messages, whose receives are late alone, and beside one another."""
     nested: bool = False
     """Whether it works on groups of its own, so that ranks fail on different groups for different reasons."""
+    share: float = 1.0
+    """How often it is drawn, compared with others: less often where it takes longer."""
 
     def __repr__(self) -> str:
         return f"<Program {self.name}>"

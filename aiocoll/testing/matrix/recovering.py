@@ -23,11 +23,12 @@ import numpy as np
 from ...errors import AiocollError, CollectiveTimeoutError, GroupBrokenError, PeerLostError
 from ...group import Group
 from ...sim import Crash, Fault, Simulation
+from ...sim.loop import rank_running
 from .case import CUTS, DEADLINE, LATENCY, Case, fault_of
 
 LINGER: Final = 200.0
 """Until when those that are through stay, in seconds after the start."""
-_FAILURES: Final = (PeerLostError, GroupBrokenError, CollectiveTimeoutError)
+FAILURES: Final = (PeerLostError, GroupBrokenError, CollectiveTimeoutError)
 _FLAGS: Final = 3
 _QUICK_SECONDS: Final = 1.0
 _SLOW_SECONDS: Final = 4 * DEADLINE
@@ -44,6 +45,10 @@ class Life:
     flags: list[bool] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     """What it has made, and has to close."""
+    errors: list[tuple[AiocollError, int | None]] = field(default_factory=list)
+    """What it went on after, and whom that was about."""
+    grown: int = 0
+    """How often its group has grown."""
     error: BaseException | None = None
     ended: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -59,7 +64,7 @@ async def compute_and_shrink(group: Group, life: Life) -> None:
         if agreed:
             life.group = group.name, group.ranks
             return
-        group = await _shrunk(group)
+        group = await shrunk(group)
         life.groups.append(group)
 
 
@@ -69,15 +74,15 @@ async def _computed(group: Group, life: Life) -> bool:
         total = await group.all_reduce(np.arange(3.0) + life.rank)
         if not np.array_equal(total, np.arange(3.0) * group.size + sum(group.ranks)):
             life.wrong.append(f"the sum of ranks {group.ranks} was {total}")
-    except _FAILURES:
+    except FAILURES:
         fine = False
     try:
         return await group.agree(fine)
-    except _FAILURES:
+    except FAILURES:
         return False
 
 
-async def _shrunk(group: Group) -> Group:
+async def shrunk(group: Group) -> Group:
     """Again after a member has cancelled it, which leaves then."""
     while True:
         try:
@@ -95,37 +100,60 @@ async def agree_thrice(group: Group, life: Life) -> None:
     life.group = group.name, group.ranks
 
 
-LIVES: Final[dict[str, Lives]] = {"compute and shrink": compute_and_shrink, "agree": agree_thrice}
+async def shrink_and_compute(group: Group, life: Life) -> None:
+    """Shrinks twice though nothing has failed yet, so that faults strike that at every instant; then as above."""
+    for _ in range(2):
+        group = await shrunk(group)
+        life.groups.append(group)
+    await compute_and_shrink(group, life)
+
+
+LIVES: Final[dict[str, Lives]] = {
+    "compute and shrink": compute_and_shrink, "shrink": shrink_and_compute, "agree": agree_thrice,
+}  # fmt: skip
 
 
 class Recovery:
     """One run of such a case."""
 
+    steps = 60
+    """Within so many steps of its loop the second victim dies."""
+
     def __init__(self, case: Case) -> None:
         self.case = case
         self.lives: list[Life] = [Life(rank) for rank in range(case.size)]
-        self.simulation: Simulation = Simulation(
+        self.simulation: Simulation = self._simulation()
+        self.on_loop: Any = None
+
+    def _simulation(self) -> Simulation:
+        case = self.case
+        return Simulation(
             case.size, seed=case.seed, faults=self._faults(), settings=case.settings, timeout=DEADLINE, goodbye=False,
             latency=LATENCY, jitter=case.jitter, hosts=case.hosts, lost_seconds=(2.0, 10.0)[case.seed // 5 % 2],
         )  # fmt: skip
-        self.on_loop: Any = None
 
     def _faults(self) -> list[Fault]:
         case = self.case
         if case.fault != "crash" or case.size < 3 or case.seed % 2:
             return [fault_of(case)]
         second = (case.victim + 1 + case.seed // 2 % (case.size - 1)) % case.size
-        return [fault_of(case), Crash(second, steps=1 + case.seed // 64 % 60)]
+        return [fault_of(case), Crash(second, steps=1 + case.seed // 64 % self.steps)]
 
     def play(self) -> list[str]:
         """Runs it; the findings."""
         try:
-            self.simulation.run(self._main)
+            self._run()
         except Exception as error:
             return [f"the run ended with {type(error).__name__}: {error}"]
         findings = list(self._judge())
         self.simulation.dissolve()
         return findings
+
+    def _run(self) -> None:
+        self.simulation.run(self._main)
+
+    async def _live(self, group: Group, life: Life) -> None:
+        await LIVES[self.case.program](group, life)
 
     @property
     def ended(self) -> float:
@@ -133,11 +161,13 @@ class Recovery:
         return max(life.ended for life in self.lives)
 
     async def _main(self, group: Group) -> None:
-        life, loop = self.lives[group.rank], asyncio.get_running_loop()
-        if self.on_loop is not None and group.rank == 0:
-            self.on_loop(loop)
+        life, loop = self.lives[rank_running.get()], asyncio.get_running_loop()
+        if life.rank == 0:
+            loop.set_exception_handler(lambda _, found: life.wrong.append(f"nobody heard of {found}"))
+            if self.on_loop is not None:
+                self.on_loop(loop)
         try:
-            await LIVES[self.case.program](group, life)
+            await self._live(group, life)
         except (AiocollError, asyncio.CancelledError) as error:
             life.error = error.with_traceback(None)
         life.ended = loop.time()
@@ -157,9 +187,7 @@ class Recovery:
         survivors = [life for life in self.lives if not (life.rank in struck and self._gone(life))]
         through = [life for life in survivors if life.group is not None]
         living = [life.rank for life in survivors if life.rank not in struck]
-        bound = last + {"freeze": _SLOW_SECONDS, "partition": _CUT_SECONDS, "oneway": _CUT_SECONDS}.get(
-            case.fault, _QUICK_SECONDS
-        )
+        bound = last + self._bound
         yield from self._same(through, living)
         if case.fault in CUTS:
             yield from self._enough(through)
@@ -171,6 +199,12 @@ class Recovery:
             if life.rank not in struck and life.ended > bound:
                 yield f"rank {life.rank} ended {life.ended - last:g} s after the fault: {life.error!r}"
 
+    @property
+    def _bound(self) -> float:
+        """How many seconds after the last fault all are through."""
+        slow = {"freeze": _SLOW_SECONDS, "partition": _CUT_SECONDS, "oneway": _CUT_SECONDS}
+        return slow.get(self.case.fault, _QUICK_SECONDS)
+
     def _gone(self, life: Life) -> bool:
         case = self.case
         return case.fault == "crash" or (case.fault == "freeze" and case.thaws is None)
@@ -179,11 +213,11 @@ class Recovery:
         """Whether this rank may have failed."""
         case, struck = self.case, self.simulation.struck
         if case.fault in CUTS:
-            return isinstance(life.error, _FAILURES)
+            return isinstance(life.error, FAILURES)
         if life.rank in struck:  # cancelled, or gone on after it was given up; not if it went on in time
             return case.fault == "cancel" or (case.thaws or 0.0) > DEADLINE
         if case.program == "agree":  # which only says that somebody is missing, or has cancelled
-            return bool(struck) and case.fault != "crash" and isinstance(life.error, _FAILURES)
+            return bool(struck) and case.fault != "crash" and isinstance(life.error, FAILURES)
         alone = case.fault == "freeze" and case.size == 2 and life.rank == 1
         return alone and bool(struck) and isinstance(life.error, GroupBrokenError)
 
@@ -196,7 +230,7 @@ class Recovery:
             if left_out or (self.case.fault in ("crash", "cancel") and not set(living) <= set(ranks)):
                 yield f"group {name} of {ranks} leaves out somebody of {living}"
         quiet = not self.simulation.struck and self.case.fault not in CUTS
-        if quiet and groups and groups[0] != ("world", tuple(range(self.case.size))):
+        if quiet and groups and sorted(groups[0][1]) != list(range(self.case.size)):
             yield f"they shrank to {groups}, though nothing befell anybody"
         if self.case.program == "agree":
             yield from self._flags(through)
@@ -220,4 +254,4 @@ class Recovery:
                 yield f"they agreed on {flags}"
 
 
-__all__ = ["LIVES", "Recovery"]
+__all__ = ["FAILURES", "LINGER", "LIVES", "Life", "Recovery", "shrunk"]

@@ -61,9 +61,9 @@ def sample(every: Iterable[Cell], number: int, seed: int, start: int = 0) -> Ite
 
 def drawn(every: Iterable[Cell], number: int, seed: int, start: int = 0) -> Iterator[tuple[Cell, int]]:
     """The same as cells, each with how often it has come before: every cell as often as any other of its size, and
-    those of large worlds less often, since each costs as much as several of small ones."""
+    those of large worlds and long programs less often, since each costs as much as several of others."""
     draw = random.Random(f"order {seed}")
-    order = [(cell, draw.random(), (2 / cell.size) ** 1.5) for cell in every]
+    order = [(cell, draw.random(), (2 / cell.size) ** 1.5 * programs()[cell.program].share) for cell in every]
     draw.shuffle(order)
     here, end = 0, start + number
     for turn in itertools.count():
