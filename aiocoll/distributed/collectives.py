@@ -151,7 +151,8 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = WORLD, asyn
     member = member_of(group)
     if member is None:
         return None
-    if async_op is False and type(tensor_list) is list and len(tensor_list) == member.size and alike(tensor, tensor_list):
+    listed = type(tensor_list) is list and len(tensor_list) == member.size
+    if listed and async_op is False and alike(tensor, tensor_list):
         flats = [each if each.ndim == 1 else each.reshape(-1) for each in tensor_list]
         if again(member.all_gather_again, tensor.reshape(-1), flats):
             return None
