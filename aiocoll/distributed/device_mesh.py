@@ -17,7 +17,14 @@ from .arguments import integer
 from .backends import backend_named
 from .groups import new_group
 from .membership import init_process_group, is_initialized
-from .refusals import AssertionUsageError, KeyUsageError, RuntimeUsageError, TypeUsageError
+from .refusals import (
+    AssertionUsageError,
+    IndexUsageError,
+    KeyUsageError,
+    RuntimeUsageError,
+    TypeAssertionUsageError,
+    TypeUsageError,
+)
 from .state import WORLD, ProcessGroup, world
 
 Dimension = int | str | None
@@ -160,7 +167,7 @@ class DeviceMesh:
             return self._root._flattened[mesh_dim].get_group()
         group = self._groups[0 if mesh_dim is None else self._dimension(mesh_dim)]
         if group is None:
-            raise RuntimeUsageError(f"rank {self._rank} is not in {self!r} and has no group along its dimensions")
+            raise IndexUsageError(f"rank {self._rank} is not in {self!r} and has no group along its dimensions")
         return group
 
     def get_all_groups(self) -> list[ProcessGroup]:
@@ -173,13 +180,20 @@ class DeviceMesh:
         """The part along the named dimensions, in that order, that holds this process. Nothing is made anew."""
         if not self._names:
             raise RuntimeUsageError("Cannot slice a DeviceMesh without mesh_dim_names!")
+        if not isinstance(mesh_dim_names, str | tuple | list):
+            raise TypeUsageError(
+                f"DeviceMesh: mesh[{mesh_dim_names!r}]: a mesh is sliced by names, one or a tuple of them, of "
+                f"{list(self._names)}; mesh.mesh[...] gives ranks by number"
+            )
         wanted = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
         if wanted == self._names:
             return self
         if len(wanted) == 1 and wanted[0] in self._root._flattened:
             return self._root._flattened[wanted[0]]
         unknown = [each for each in wanted if each not in self._names]
-        if unknown or not wanted or len(set(wanted)) != len(wanted):
+        if not unknown and len(set(wanted)) != len(wanted):
+            raise RuntimeUsageError(f"Slicing overlapping dim_names {wanted} is not allowed.")
+        if unknown or not wanted:
             valid = [*self._names, *self._root._flattened]
             raise KeyUsageError(f"Invalid mesh_dim_names {wanted} specified. Valid mesh_dim_names are {valid}.")
         dimensions = [self._names.index(each) for each in wanted]
@@ -251,7 +265,9 @@ class DeviceMesh:
             if mesh is not None and np.asarray(mesh).tolist() != ranks:
                 raise RuntimeUsageError(f"Invalid mesh {mesh} for ProcessGroup with ranks {ranks}")
             return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, _groups=[group])
-        groups = list(group) if isinstance(group, Sequence) else []
+        if not isinstance(group, list | tuple):
+            raise TypeUsageError(f"DeviceMesh.from_group: a ProcessGroup or a list of them, not {group!r}")
+        groups = list(group)
         if not groups or not all(isinstance(each, ProcessGroup) for each in groups):
             raise RuntimeUsageError("Expects at least one ProcessGroup to be passed, and nothing else")
         for value, name in ((mesh, "mesh"), (mesh_dim_names, "mesh_dim_names")):
@@ -298,9 +314,12 @@ class DeviceMesh:
                     f"Mesh dimension {given!r} does not exist. Available mesh dimensions are {self._names}"
                 )
             return self._names.index(given)
-        number = integer(given, "DeviceMesh", "mesh_dim")
+        try:
+            number = integer(given, "DeviceMesh", "mesh_dim")
+        except TypeUsageError as error:
+            raise TypeAssertionUsageError(*error.args) from error.__cause__
         if not -self.ndim <= number < self.ndim:
-            raise RuntimeUsageError(f"DeviceMesh: mesh_dim={number}: the mesh has {self.ndim} dimensions")
+            raise IndexUsageError(f"DeviceMesh: mesh_dim={number}: the mesh has {self.ndim} dimensions")
         return number
 
 
@@ -348,6 +367,8 @@ def _names(given: Any, dimensions: int) -> tuple[str, ...] | None:
 
 
 def _check_override(given: Mapping[int | str, Any] | None, dimensions: int, names: tuple[str, ...] | None) -> None:
+    if not (given is None or isinstance(given, Mapping)):
+        raise TypeUsageError(f"init_device_mesh: backend_override must be a dict, got {type(given).__name__}")
     for key, value in (given or {}).items():
         if key not in range(dimensions) and key not in (names or ()):
             raise RuntimeUsageError(

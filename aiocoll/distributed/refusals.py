@@ -22,6 +22,14 @@ class TypeUsageError(UsageError, TypeError):
     """An argument of the wrong type."""
 
 
+class TypeAssertionUsageError(TypeUsageError, AssertionError):
+    """An argument of the wrong type, which the documented code asserts."""
+
+
+class IndexUsageError(RuntimeUsageError, IndexError):
+    """A number past the end, for which the documents name IndexError."""
+
+
 class KeyUsageError(UsageError, KeyError):
     """A name that does not exist, for which the documents name KeyError."""
 

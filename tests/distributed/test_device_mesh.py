@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_mesh_of_two_dimensions() -> None:
         for words, call in (("mesh_dim", mesh.get_group), ("mesh_dim", mesh.get_local_rank)):
             with pytest.raises(RuntimeError, match=words):
                 call()
-        for call in (lambda: mesh["pp"], lambda: mesh["dp", "dp"], lambda: mesh.get_group("pp")):
+        for call in (lambda: mesh["pp"], lambda: mesh["dp", "pp"], lambda: mesh.get_group("pp")):
             with pytest.raises(KeyError, match="pp|dp") as caught:
                 call()
             assert isinstance(caught.value, UsageError) and not str(caught.value).startswith(("'", '"'))
@@ -128,6 +129,7 @@ def test_a_mesh_of_groups_there_are() -> None:
 
 def test_bad_meshes(joined: Callable[..., FakeGroup]) -> None:
     joined(rank=1, size=4)
+    whole: Any = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     refused: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (RuntimeError, "unique", lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "a"))),
         (RuntimeError, "same length", lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("a",))),
@@ -145,7 +147,20 @@ def test_bad_meshes(joined: Callable[..., FakeGroup]) -> None:
         (AssertionError, "non-overlapping", lambda: DeviceMesh("cpu", [0, 0])),
         (RuntimeError, r"are 0\.\.3", lambda: DeviceMesh("cpu", [0, 9])),
         (RuntimeError, "Cannot flatten", lambda: DeviceMesh("cpu", [0, 1])._flatten()),
+        (TypeError, "backend_override must be a dict", lambda: init_device_mesh("cpu", (4,), backend_override=5)),
+        (TypeError, "from_group: a ProcessGroup or a list", lambda: DeviceMesh.from_group(5, "cpu")),
     ]
+    for call in (whole.get_group, whole.get_local_rank, whole.size):  # as torch's classes, which are those of lists
+        refused += [(IndexError, f"mesh_dim={number}: the mesh has 2", partial(call, number)) for number in (2, -3)]
+    refused += [
+        (AssertionError, "mesh_dim must be an int", lambda: whole.get_group(1.5)),
+        (TypeError, "mesh_dim must be an int", lambda: whole.size(1.5)),
+        (IndexError, "rank 1 is not in", lambda: DeviceMesh("cpu", [0, 2]).get_local_rank()),
+        (RuntimeError, "overlapping dim_names", lambda: whole["dp", "dp"]),
+        (KeyError, "Invalid mesh_dim_names", lambda: whole["dp", 0]),
+    ]
+    for slip in (0, None, 1.5, slice(None)):
+        refused.append((TypeError, "sliced by names.*'dp', 'tp'.*mesh.mesh", partial(whole.__getitem__, slip)))
     for kind, words, call in refused:
         with pytest.raises(kind, match=words) as caught:
             call()
