@@ -108,13 +108,14 @@ class Inbox:
 
     def send(
         self, kind: int, peer: int, key: tuple[int, int, int], meta: bytes, payload: memoryview | None,
-        ticket: Callable[[], Outgoing],
+        ticket: Callable[[], Outgoing], offered: bool = False,
     ) -> Outgoing | None:  # fmt: skip
-        """Sends DATA or MESSAGE number ``key`` = (group, call, step); None when the payload may be reused already."""
+        """Sends DATA or MESSAGE number ``key`` = (group, call, step); None when the payload may be reused already.
+        ``offered``: its bytes stay here until somebody wants them, however few they are."""
         price = cost(meta, 0 if payload is None else len(payload))
         group, call, step = key
         link = self.endpoint.link(peer)
-        if self.unreceived[peer] + price <= self.bound:
+        if not offered and self.unreceived[peer] + price <= self.bound:
             self.unreceived[peer] += price
             queued = link.submit(kind, group, call, step, meta, payload)
             if queued is None:

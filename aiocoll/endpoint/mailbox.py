@@ -52,8 +52,10 @@ class Mailbox:
 
     # -- sending
 
-    def send(self, peer: int, tag: int, meta: bytes, payload: memoryview | None, timeout: float) -> MessageSend | Done:
-        """Sends one message to a world rank."""
+    def send(
+        self, peer: int, tag: int, meta: bytes, payload: memoryview | None, timeout: float, offered: bool = False
+    ) -> MessageSend | Done:
+        """Sends one message to a world rank; ``offered``: not before a receive takes it."""
         scope, endpoint = self.scope, self.endpoint
         assert scope is not None
         step = self._steps.get((peer, tag), 0)
@@ -64,7 +66,7 @@ class Mailbox:
             return failed
         key = (scope.id, tag & TAG_MASK, step)
         operation = endpoint.inbox.send(
-            frame.MESSAGE, peer, key, meta, payload, lambda: MessageSend(scope, peer, tag, step, timeout)
+            frame.MESSAGE, peer, key, meta, payload, lambda: MessageSend(scope, peer, tag, step, timeout), offered
         )
         if operation is None:
             return DONE

@@ -45,19 +45,25 @@ class Messages(Objects):
     """See API: point to point."""
 
     @when_awaited
-    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Posted[None]:
+    def send(
+        self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
+    ) -> Posted[None]:
         """Sends the array ``x`` to rank ``dst`` (which may be this rank).
 
         Returns when ``x`` may be changed; never waits for the receiver's call until 64 MiB lie unreceived there, then
         CollectiveTimeoutError names the ranks that wait for one another. A cancelled send arrives whole or not at all.
+        ``synchronous``: it returns when a receive has taken the message, not before.
         """
         self._usable("send")
         packed = Packed(x, "send", self._scope.rank)
-        return self._sent("send", dst, tag, b"A" + packed.meta, packed.bytes_now(), timeout)
+        return self._sent("send", dst, tag, b"A" + packed.meta, packed.bytes_now(), timeout, synchronous)
 
     @when_awaited
-    def send_object(self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Posted[None]:
-        """Sends plain Python data to rank ``dst``; a receiver of what cannot be serialised is told so."""
+    def send_object(
+        self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
+    ) -> Posted[None]:
+        """Sends plain Python data to rank ``dst``, as ``send`` does; a receiver of what cannot be serialised is told
+        so."""
         self._usable("send_object")
         try:
             data = self._dumped(obj, "send_object").bytes_now()
@@ -66,10 +72,10 @@ class Messages(Objects):
             sending = self._sent("send_object", dst, tag, _REFUSED_META, text, timeout)
             self._says(error, "send_object")
             return Posted(_then_raise(sending, error), lambda _: sending.close(), "send_object")
-        return self._sent("send_object", dst, tag, _OBJECT_META, data, timeout)
+        return self._sent("send_object", dst, tag, _OBJECT_META, data, timeout, synchronous)
 
     def _sent(
-        self, what: str, dst: int, tag: int, meta: bytes, data: Array, timeout: float | None
+        self, what: str, dst: int, tag: int, meta: bytes, data: Array, timeout: float | None, offered: bool = False
     ) -> Posted[None]:
         scope = self._scope
         peer = scope.ranks[self._rank_of(dst, what, "dst")]
@@ -78,7 +84,7 @@ class Messages(Objects):
         self._counts[what] = self._counts.get(what, 0) + 1
         payload = data.data if data.nbytes else None
         fact = self._endpoint.flight.message(scope.id, what, dst, number)
-        operation = scope.mailbox.send(peer, number, meta, payload, seconds)
+        operation = scope.mailbox.send(peer, number, meta, payload, seconds, offered)
         return Posted(self._send(what, operation, data, fact), lambda _: self._keep_sending(operation), what)
 
     async def _send(self, what: str, operation: MessageSend | Done, data: Array, fact: Entry) -> None:

@@ -7,7 +7,7 @@ The rule: names are mpi4py's, behaviour is that of aiocoll's blocking group; thi
 algorithm.
 
 - ``world``: COMM_WORLD, COMM_SELF; ``communicators``: Comm, Intracomm; ``topology``: Cartcomm; ``groups``: Group
-- ``messages``: Send to Improbe, over ``seen``; ``requests``: Request; ``status``: Status
+- ``messages``: Send to Improbe, over ``seen``; ``requests``: Request; ``persistent``: Prequest; ``status``: Status
 - ``collectives`` on buffers, their ``plans``, and ``objects``: the lower-case ones; ``reductions``: Op
 - ``specs``: buffer specifications; ``datatypes``: Datatype
 - ``calling``: how a call is made; ``exceptions``: MPI.Exception; ``constants``; ``outside``: what is not here
@@ -75,6 +75,7 @@ from .constants import (
 from .datatypes import DATATYPE_NULL, Datatype
 from .exceptions import Exception, outside
 from .groups import Group
+from .persistent import Prequest
 from .reductions import (
     BAND,
     BOR,
@@ -188,6 +189,7 @@ __all__ = [
     "Op",
     "PROC_NULL",
     "PROD",
+    "Prequest",
     "Query_thread",
     "REQUEST_NULL",
     "ROOT",

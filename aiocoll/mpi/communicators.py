@@ -19,8 +19,8 @@ from .calling import collective
 from .collectives import Collectives
 from .exceptions import NotInitializedError, UsageError, outside, translated
 from .groups import Group
-from .messages import Messages
 from .objects import Objects
+from .persistent import PersistentMessages
 from .seen import Seen
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made", SyncGroup, SyncGroup | None)
 
 
-class Comm(Messages, Collectives, Objects):
+class Comm(PersistentMessages, Collectives, Objects):
     """A communicator, or COMM_NULL if it has no group."""
 
     def __init__(self, group: SyncGroup | Comm | None = None, parent: Comm | None = None) -> None:

@@ -45,6 +45,18 @@ class Messages(Calling):
     Ibsend = Isend
     Irsend = Isend
 
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Sends a buffer; returns when a receive, or a probe that has seen it, has taken the message."""
+        if self._peer(dest, "Ssend", "dest") != PROC_NULL:
+            blocking(self._group, self._sending(buf, dest, tag, "Ssend", synchronous=True))
+
+    def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
+        """Starts to; the request is over when the message has been taken."""
+        if self._peer(dest, "Issend", "dest") == PROC_NULL:
+            return Request(None, 0.0, _NOBODY)
+        plan = self._sending(buf, dest, tag, "Issend", math.inf, synchronous=True)
+        return self._start("Issend", plan, f" to rank {dest}")
+
     def Recv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
         """Receives into a buffer, which may be longer than the message; ``status`` says by how much."""
         arrival = self._receive("Recv", source, tag, writing(buf, "Recv", self._group.rank))
@@ -130,6 +142,18 @@ class Messages(Calling):
         return self._start("isend", self._sending_object(obj, dest, tag, "isend", math.inf), f" to rank {dest}")
 
     ibsend = isend
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Sends an object; returns when it has been taken, as Ssend does."""
+        if self._peer(dest, "ssend", "dest") != PROC_NULL:
+            blocking(self._group, self._sending_object(obj, dest, tag, "ssend", synchronous=True))
+
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Sends an object as it is now; the request is over when it has been taken."""
+        if self._peer(dest, "issend", "dest") == PROC_NULL:
+            return Request(None, 0.0, _NOBODY)
+        plan = self._sending_object(obj, dest, tag, "issend", math.inf, synchronous=True)
+        return self._start("issend", plan, f" to rank {dest}")
 
     def recv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
         """Receives an object and returns it; ``buf`` is accepted and not needed."""
@@ -223,13 +247,17 @@ class Messages(Calling):
             return None, number
         return self._peer(source, what, "source"), number
 
-    def _sending(self, buf: Any, dest: int, tag: int, what: str, timeout: float | None = None) -> Plan:
+    def _sending(
+        self, buf: Any, dest: int, tag: int, what: str, timeout: float | None = None, *, synchronous: bool = False
+    ) -> Plan:
         region, number = reading(buf, what, self._group.rank), self._tag_of(tag, what)
-        return lambda group: group.send(region.flat, dest, number, timeout=timeout)
+        return lambda group: group.send(region.flat, dest, number, timeout=timeout, synchronous=synchronous)
 
-    def _sending_object(self, obj: Any, dest: int, tag: int, what: str, timeout: float | None = None) -> Plan:
+    def _sending_object(
+        self, obj: Any, dest: int, tag: int, what: str, timeout: float | None = None, *, synchronous: bool = False
+    ) -> Plan:
         number = self._tag_of(tag, what)
-        return lambda group: group.send_object(obj, dest, number, timeout=timeout)
+        return lambda group: group.send_object(obj, dest, number, timeout=timeout, synchronous=synchronous)
 
     def _start(self, what: str, plan: Plan, whom: str = "") -> Request:
         group = self._group

@@ -16,8 +16,8 @@ _WINDOWS = (
 _FILES = "write a file per rank, or gather() to one rank that writes; parallel files need mpi4py"
 _SPAWN = "start ranks with `aiocoll run`, or from a program with aiocoll.launch(); a running job grows by group.grow()"
 _INTER = "make one communicator of all ranks and Split() it; communicators between two groups need mpi4py"
-_PERSISTENT = "call Isend/Irecv each time: calls that come again are made at once anyway"
-_SYNCHRONOUS = "use Send, and have the receiver answer when the sender must know that its message has been taken"
+_PERSISTENT = "call Iallreduce and its kin each time: calls that come again are made at once anyway"
+_PARTITIONED = "send a message per part, each with a tag of its own"
 _GRAPHS = "keep the list of neighbours yourself and use Isend/Irecv with them, or alltoall with empty parts"
 _NEIGHBOURS = "use Sendrecv with the ranks that Shift() gives"
 _TYPES = "send a structured array (np.dtype with fields), or copy what is to travel into a contiguous one"
@@ -49,9 +49,8 @@ OUTSIDE: Final[Mapping[str, str]] = {
     **_all("File FILE_NULL MODE_RDONLY MODE_WRONLY MODE_RDWR MODE_CREATE MODE_EXCL MODE_APPEND SEEK_SET", _FILES),
     **_all("Spawn Spawn_multiple Get_parent Disconnect UNIVERSE_SIZE APPNUM", _SPAWN),
     **_all("Intercomm Create_intercomm Merge Join Get_remote_size Get_remote_group", _INTER),
-    **_all("Send_init Recv_init Bsend_init Ssend_init Rsend_init Prequest Start Startall Psend_init", _PERSISTENT),
+    **_all("Psend_init Precv_init Pready Pready_range Pready_list Parrived", _PARTITIONED),
     **_all("Allreduce_init Bcast_init Barrier_init Gather_init Scatter_init Alltoall_init", _PERSISTENT),
-    **_all("Ssend ssend Issend issend", _SYNCHRONOUS),
     **_all("Create_graph Create_dist_graph Create_dist_graph_adjacent Graphcomm Distgraphcomm", _GRAPHS),
     **_all("Neighbor_allgather Neighbor_alltoall neighbor_allgather neighbor_alltoall Neighbor_alltoallv", _NEIGHBOURS),
     **_all("Create_struct Create_darray Create_hindexed Create_hvector Create_hindexed_block Pack Unpack", _TYPES),

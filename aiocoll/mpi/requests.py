@@ -90,6 +90,11 @@ class Request:
         """The same."""
         return self.Get_status(status)
 
+    @property
+    def _active(self) -> bool:
+        """Whether there is a call whose end nobody has been told."""
+        return self._work is not None or self._arrival is not None
+
     def _over(self) -> bool:
         return self._work is None or self._withdrawn or self._work.done()
 
@@ -161,7 +166,7 @@ class Request:
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
         """The same, and what came."""
-        active = [number for number, request in enumerate(requests) if request]
+        active = [number for number, request in enumerate(requests) if request._active]
         for number in active:
             if requests[number]._over():
                 return number, True, requests[number].wait(status)
@@ -190,7 +195,7 @@ class Request:
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """The same, and what came."""
-        active = [number for number, request in enumerate(requests) if request]
+        active = [number for number, request in enumerate(requests) if request._active]
         if not active:
             return None, None
         over = [number for number in active if requests[number]._over()]
@@ -202,7 +207,7 @@ class Request:
         return over, values
 
     def __bool__(self) -> bool:
-        return self._work is not None or self._arrival is not None
+        return self._active
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Request) and not self and not other)
@@ -308,7 +313,7 @@ def _make_room(statuses: list[Status] | None, count: int) -> None:
 
 
 def _wait_for_one(requests: Sequence[Request]) -> None:
-    active = [request for request in requests if request]
+    active = [request for request in requests if request._active]
     if not active or any(request._over() for request in active):
         return
     timeout, since = max(request._timeout for request in active), time.monotonic()

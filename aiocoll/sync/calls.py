@@ -330,9 +330,11 @@ class SyncCalls(About):
 
     # ------------------------------------------------------------------------------------------ messages
 
-    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> None:
-        """Returns when ``x`` may be changed."""
-        self._driver.run(lambda: self._group.send(x, dst, tag, timeout=timeout))
+    def send(
+        self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
+    ) -> None:
+        """Returns when ``x`` may be changed, or when a receive has taken it (``synchronous``)."""
+        self._driver.run(lambda: self._group.send(x, dst, tag, timeout=timeout, synchronous=synchronous))
 
     @overload
     def recv(self, src: int | None = None, tag: int = 0, out: None = None, **limits: Unpack[Timeout]) -> Any: ...
@@ -349,9 +351,11 @@ class SyncCalls(About):
         """The next array with its source and tag; None for any."""
         return self._driver.run(lambda: self._group.recv_message(src, tag, timeout=timeout))
 
-    def send_object(self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> None:
+    def send_object(
+        self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
+    ) -> None:
         """Sends plain data."""
-        self._driver.run(lambda: self._group.send_object(obj, dst, tag, timeout=timeout))
+        self._driver.run(lambda: self._group.send_object(obj, dst, tag, timeout=timeout, synchronous=synchronous))
 
     def recv_object(self, src: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Any:
         """The next object from ``src`` (None: from anyone)."""

@@ -288,9 +288,11 @@ class Starter:
         """Starts an agree."""
         return self._group.begin(lambda g: g.agree(flag, timeout=timeout), "agree")
 
-    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+    def send(
+        self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
+    ) -> Work[None]:
         """Starts a send."""
-        return self._group.begin(lambda g: g.send(x, dst, tag, timeout=timeout), "send")
+        return self._group.begin(lambda g: g.send(x, dst, tag, timeout=timeout, synchronous=synchronous), "send")
 
     @overload
     def recv(self, src: int | None = None, tag: int = 0, out: None = None, **limits: Unpack[Timeout]) -> Work[Any]: ...
@@ -309,9 +311,13 @@ class Starter:
         """Starts a recv_message."""
         return self._group.begin(lambda g: g.recv_message(src, tag, timeout=timeout), "recv_message")
 
-    def send_object(self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+    def send_object(
+        self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
+    ) -> Work[None]:
         """Starts a send_object."""
-        return self._group.begin(lambda g: g.send_object(obj, dst, tag, timeout=timeout), "send_object")
+        return self._group.begin(
+            lambda g: g.send_object(obj, dst, tag, timeout=timeout, synchronous=synchronous), "send_object"
+        )
 
     def recv_object(self, src: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Work[Any]:
         """Starts a recv_object."""

@@ -23,6 +23,7 @@ OBJECTS: dict[str, Any] = {
     "Intracomm": MPI.Intracomm(None),
     "Cartcomm": Cartcomm(None, None, [1], [False]),
     "Request": MPI.REQUEST_NULL,
+    "Prequest": MPI.Prequest(),
     "Status": MPI.Status(),
     "Op": MPI.SUM,
     "Datatype": MPI.INT,
