@@ -115,7 +115,7 @@ def test_a_mesh_of_groups_there_are() -> None:
         refused: list[tuple[str, Callable[[], Any]]] = [
             ("Invalid mesh", lambda: DeviceMesh.from_group(row, "cpu", [7, 8])),
             ("at least one", lambda: DeviceMesh.from_group([], "cpu")),
-            ("at least one", lambda: DeviceMesh.from_group(dist.GroupMember.NON_GROUP_MEMBER, "cpu")),
+            ("a ProcessGroup or a list", lambda: DeviceMesh.from_group(dist.GroupMember.NON_GROUP_MEMBER, "cpu")),
             ("Must pass mesh if", lambda: DeviceMesh.from_group([row, column], "cpu")),
             ("Must pass mesh_dim_names", lambda: DeviceMesh.from_group([row, column], "cpu", [[0, 1], [2, 3]])),
             ("ndim equal", lambda: DeviceMesh.from_group([row], "cpu", [[0, 1]], mesh_dim_names=("a",))),
