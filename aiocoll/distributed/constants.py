@@ -184,7 +184,9 @@ OP_OF: dict[ReduceOp, ops.Op] = {
 
 
 def op_of(op: object) -> ops.Op:
-    """The reduction behind a documented constant; one of aiocoll's own (``aiocoll.op(fn)``) is taken as it is."""
+    """The reduction behind a documented constant; one of aiocoll's own (``aiocoll.op(fn)``) is taken as it is, and
+    torch's constants by their names."""
+    op = _ours(op)
     if isinstance(op, ReduceOp):
         if op is ReduceOp.PREMUL_SUM:
             raise RuntimeUsageError("ReduceOp.PREMUL_SUM needs its factor: pass ReduceOp.PREMUL_SUM(factor)")
@@ -201,4 +203,17 @@ def op_of(op: object) -> ops.Op:
 
 def prepared(op: object, array: Any, what: str, rank: int) -> Any:
     """What a rank puts into a reduction: ``array`` itself, or what its factor makes of it."""
+    op = _ours(op)
     return op.scaled(array, what, rank) if isinstance(op, PremulSum) else array
+
+
+def _ours(op: object) -> object:
+    """What a constant of torch itself is here; anything else as it is. Nobody has to import torch to ask."""
+    kind = type(op)
+    if kind is ReduceOp or not str(kind.__module__).startswith("torch."):
+        return op
+    named = getattr(op, "op", op)  # a ReduceOp that has been made holds its constant, and perhaps a factor
+    ours = ReduceOp.__members__.get(str(getattr(named, "name", "")))
+    if ours is ReduceOp.PREMUL_SUM and named is not op:
+        return PremulSum(getattr(op, "factor", None))
+    return op if ours is None else ours

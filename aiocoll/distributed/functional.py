@@ -17,7 +17,7 @@ from ..buffers import as_array
 from ..errors import MismatchError
 from ..sync import SyncGroup
 from .arguments import Output, integer, root_of, splits_of
-from .constants import Backend, PremulSum, ReduceOp, op_of, prepared
+from .constants import Backend, ReduceOp, op_of, prepared
 from .on_device import OnDevice
 from .refusals import RuntimeUsageError, TypeUsageError
 from .request import judging, run
@@ -227,8 +227,7 @@ def _operand(tensor: Any, op: Any, what: str, rank: int) -> tuple[Any, Any]:
             raise RuntimeUsageError(f"{what} on rank {rank}: reduceOp={op!r} is none of {names}")
         op = named
     array, scalar = _array_and_kind(tensor, what, rank)
-    if isinstance(op, PremulSum):
-        array = prepared(op, array, what, rank)
+    array = prepared(op, array, what, rank)
     return (array[()] if scalar else array), op_of(op)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import aiocoll.distributed as dist
 from tests.distributed.ranks import ranks
 from tests.distributed.refusing import Join
+from tests.foreign import Foreign
 
 
 def test_aiocoll_does_not_import_torch() -> None:
@@ -19,25 +19,12 @@ def test_aiocoll_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-class Tensor:
-    """The least that a foreign CPU tensor offers: DLPack over memory of its own."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
-
-
 def test_any_tensor_with_dlpack_is_filled_in_place(joined: Join) -> None:
     joined(0, 2)
-    tensor = Tensor(np.arange(4.0))
+    tensor = Foreign(np.arange(4.0))
     dist.all_reduce(tensor)
     assert tensor.array.tolist() == [10, 12, 14, 16]
-    strided = Tensor(np.zeros((4, 2))[:, 0])
+    strided = Foreign(np.zeros((4, 2))[:, 0])
     dist.broadcast(strided, 1)
     assert strided.array.tolist() == [0, 2, 4, 6]
 
@@ -128,3 +115,40 @@ def test_todays_calls_on_torch_tensors() -> None:
         assert torch.equal(x, every[rank])
 
     ranks(3, program)
+
+
+def test_torchs_own_reductions_are_taken_by_their_names() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    theirs = torch.distributed.ReduceOp
+    given = [np.arange(1, 4) * (2 * rank + 2) for rank in range(2)]
+    wanted = {
+        "SUM": given[0] + given[1],
+        "PRODUCT": given[0] * given[1],
+        "MIN": np.minimum(*given),
+        "MAX": np.maximum(*given),
+        "BAND": given[0] & given[1],
+        "BOR": given[0] | given[1],
+        "BXOR": given[0] ^ given[1],
+        "AVG": (given[0] + given[1]) // 2,
+    }
+
+    def program(rank: int) -> None:
+        for name, want in wanted.items():
+            for op in (getattr(theirs, name), theirs(getattr(theirs, name)), getattr(theirs.RedOpType, name)):
+                x = given[rank].copy()
+                # one rank may say it in torch's words, the other one in ours
+                dist.all_reduce(x, op if rank else getattr(dist.ReduceOp, name))
+                assert x.tolist() == want.tolist(), name
+            assert dist.functional.all_reduce(given[rank], getattr(theirs, name)).tolist() == want.tolist()
+        row = torch.ones(2) * (rank + 1)
+        dist.all_reduce_coalesced([row], theirs.PREMUL_SUM(torch.tensor(0.5)))
+        assert row.tolist() == [1.5, 1.5]
+        dist.reduce(row, 0, theirs.PREMUL_SUM(2.0))
+        assert row.tolist() == ([6, 6] if rank == 0 else [1.5, 1.5])
+        assert dist.functional.all_reduce(row, theirs.PREMUL_SUM(0.0)).tolist() == [0, 0]
+        with pytest.raises(RuntimeError, match="needs its factor"):
+            dist.all_reduce(row, theirs.PREMUL_SUM)
+        with pytest.raises(RuntimeError, match="op should be a constant"):
+            dist.all_reduce(row, torch.float32)
+
+    ranks(2, program)
