@@ -113,6 +113,7 @@ __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "BAND",
+    "BSEND_OVERHEAD",
     "BOR",
     "BXOR",
     "CART",
@@ -214,6 +215,8 @@ __all__ = [
 
 VERSION: Final = 3
 SUBVERSION: Final = 1
+BSEND_OVERHEAD: Final = 0
+"""What a message takes in an attached buffer beside itself: Bsend uses none."""
 
 MPI: ModuleType = sys.modules[__name__]
 """This module, so that ``from aiocoll.mpi import MPI`` reads like mpi4py's line."""

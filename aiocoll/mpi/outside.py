@@ -65,7 +65,7 @@ OUTSIDE: Final[Mapping[str, str]] = {
     **_all("Alltoallw Ialltoallw", _TYPES),
     **_all("Info INFO_ENV Session Grequest Pcontrol Register_datarep info", _MEANINGLESS),
     **_all("SESSION_NULL GROUP_NULL Create_from_group Create_from_session_pset", _MEANINGLESS),
-    **_all("Get_hw_resource_info BSEND_OVERHEAD IO WTIME_IS_GLOBAL LASTUSEDCODE BottomType InPlaceType", _MEANINGLESS),
+    **_all("Get_hw_resource_info IO WTIME_IS_GLOBAL LASTUSEDCODE BottomType InPlaceType", _MEANINGLESS),
     **_all("BufferAutomaticType BUFFER_AUTOMATIC Flush_buffer Iflush_buffer", _MEANINGLESS),
     **_all("GRAPH DIST_GRAPH Graph_map Cart_map UNWEIGHTED WEIGHTS_EMPTY Topocomm", _GRAPHS),
     **_all("degrees indegree outdegree inoutedges inedges outedges", _GRAPHS),
