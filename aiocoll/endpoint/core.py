@@ -120,12 +120,6 @@ class PeerSink:
 class Endpoint(Waiting):
     """One rank's links and the matching of what arrives with what is wanted."""
 
-    rank: int
-    members: tuple[Member, ...]
-    loop: asyncio.AbstractEventLoop
-    transport: Transport
-    settings: Settings
-
     size: int
 
     def __init__(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,7 @@ def spawn(size: int, body: str, **environ: str) -> list[Any]:
         )
         for rank in range(size)
     ]
-    said = []
-    try:
-        for child in children:
-            said.append(child.communicate(timeout=60))
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.communicate()
+    said = heard(children)
     wrong = [
         f"rank {rank} (exit code {child.returncode}):\n{err}"
         for rank, (child, (_, err)) in enumerate(zip(children, said, strict=True))
@@ -48,6 +41,17 @@ def spawn(size: int, body: str, **environ: str) -> list[Any]:
     ]
     assert not wrong, "\n".join(wrong)
     return [json.loads(out) for out, _ in said]
+
+
+def heard(children: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str]]:
+    """What each has written to stdout and stderr when it has ended; none is left running."""
+    try:
+        return [child.communicate(timeout=100) for child in children]
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.communicate()
 
 
 TOTAL = "x = np.arange(3.0) + rank; dist.all_reduce(x); answer = [dist.get_rank(), dist.get_world_size(), x.tolist()]"

@@ -18,7 +18,7 @@ import aiocoll.distributed as dist
 from aiocoll.distributed import carriers, constants
 from aiocoll.distributed.carriers.process_groups import TorchLibrary
 from aiocoll.errors import UsageError
-from tests.distributed.processes import ROOT
+from tests.distributed.processes import ROOT, heard
 from tests.distributed.ranks import ranks
 from tests.ports import free_port
 
@@ -30,15 +30,7 @@ CARRIED = ["all_gather", "all_gather_object", "all_reduce", "broadcast", "gather
 
 def ended(command: Sequence[str], children: Sequence[subprocess.Popen[str]], killed: int | None = None) -> list[str]:
     """What the children said; they all end well, but for one that kills itself."""
-    said = []
-    try:
-        for child in children:
-            said.append(child.communicate(timeout=100))
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.communicate()
+    said = heard(children)
     for number, (child, (_, err)) in enumerate(zip(children, said, strict=True)):
         assert child.returncode == (-9 if number == killed else 0), f"{command}\n{err}"
     return [out for out, _ in said]
@@ -179,6 +171,24 @@ def test_gloo_keeps_nothing_of_groups_that_have_gone() -> None:
     for open_now in ranks(2, program, "gloo"):
         # The last group may still be there when one looks, with its twelve; seven stores would be 63.
         assert open_now[-1] <= open_now[0] + 24
+
+
+@pytest.mark.leaks("torch's first store in a process keeps a pipe for good")
+def test_gloo_listens_for_other_hosts_only_where_the_job_has_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed; it is in the extra 'dev'")
+    real = TorchLibrary.invite
+    monkeypatch.setattr(TorchLibrary, "invite", lambda self, hosts: real(self, ["here", *hosts[1:-1], "there"]))
+    monkeypatch.delenv("AIOCOLL_SECRET", raising=False)
+
+    def program(rank: int) -> None:
+        raise AssertionError("it has joined")
+
+    with pytest.raises(UsageError, match="on here: without a secret .* ranks on here, there: give every rank"):
+        ranks(2, program, "gloo")
+    known = TorchLibrary("gloo", secret=True)
+    host, port = real(known, ["localhost", "there"]).split()
+    assert host == "localhost" and int(port) > 0
+    known.close()
 
 
 @pytest.mark.parametrize("backend", ["mpi", "gloo", "nccl", "GLOO"])

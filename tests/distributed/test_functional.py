@@ -13,6 +13,7 @@ import pytest
 import aiocoll.distributed as dist
 from aiocoll.errors import MismatchError, UsageError
 from tests.distributed.ranks import ranks
+from tests.foreign import Foreign
 
 F = dist.functional
 
@@ -79,27 +80,18 @@ def test_numbers_means_and_groups() -> None:
     ranks(3, program)
 
 
-class Foreign:
-    """The least that a tensor of another library offers here: its memory, and how to make one like it."""
+class Likeness(Foreign):
+    """One that knows how to make another like it, too."""
 
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def new_empty(self, shape: Any) -> Foreign:
-        return Foreign(np.empty(shape, self.array.dtype))
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
+    def new_empty(self, shape: Any) -> Likeness:
+        return Likeness(np.empty(shape, self.array.dtype))
 
 
 def test_a_result_is_never_cast_to_another_dtype() -> None:
     """A tensor of the sender's own dtype, of any shape, is needed to make one like it; nobody gets rounded numbers."""
 
     def program(rank: int) -> None:
-        mine = Foreign(np.array([2.5, 3.5]) if rank == 0 else np.zeros(3, int))
+        mine = Likeness(np.array([2.5, 3.5]) if rank == 0 else np.zeros(3, int))
         calls: list[Callable[[], Any]] = [lambda: F.broadcast(mine, 0), lambda: F.permute_tensor(mine, [1, 0])]
         for call in calls[: 1 + rank]:
             if rank == 0:
@@ -110,9 +102,9 @@ def test_a_result_is_never_cast_to_another_dtype() -> None:
         if rank == 0:
             with pytest.raises(MismatchError, match="int64 came to rank 0"):
                 calls[1]()
-        like = mine if rank == 0 else Foreign(np.zeros((1, 1)))
+        like = mine if rank == 0 else Likeness(np.zeros((1, 1)))
         assert F.broadcast(like, 0).array.tolist() == [2.5, 3.5]
-        assert F.all_reduce(Foreign(np.array([rank, 2])), "avg").array.tolist() == [0, 2]
+        assert F.all_reduce(Likeness(np.array([rank, 2])), "avg").array.tolist() == [0, 2]
 
     ranks(2, program)
 

@@ -19,6 +19,7 @@ from aiocoll.distributed.carriers.operands import load, spelled, stand_in
 from aiocoll.errors import CollectiveTimeoutError, GroupBrokenError, MismatchError, UsageError
 from tests.distributed.fake_library import Bus
 from tests.distributed.ranks import ranks
+from tests.foreign import Foreign
 
 
 @pytest.fixture
@@ -275,10 +276,10 @@ class Cuda:
         return self
 
     def cpu(self) -> Host:
-        return Host(self.values.copy())
+        return Host(np.ascontiguousarray(self.values.copy()))
 
     def copy_(self, host: Host) -> None:
-        self.values[...] = host.values
+        self.values[...] = host.array
 
     def new_empty(self, shape: Any) -> Cuda:
         return Cuda(np.empty(shape, self.values.dtype))
@@ -287,18 +288,9 @@ class Cuda:
         return self.values.tolist()
 
 
-class Host:
-    def __init__(self, values: Any) -> None:
-        self.values = np.ascontiguousarray(values)
-
+class Host(Foreign):
     def contiguous(self) -> Host:
         return self
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.values.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.values.__dlpack_device__()
 
 
 def test_nccl_takes_tensors_of_a_gpu_and_no_others(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,16 +176,21 @@ async def test_a_cancelled_send_arrives_whole(bound: str, n: int, monkeypatch: p
         assert quiet(a) and quiet(b)
 
 
+async def _taken_back(a: Group, b: Group) -> tuple[asyncio.Future, asyncio.Future]:
+    """A send that waits for its receive and gives up while the grant is on its way, and that receive."""
+    await results([a.send(1, 1), b.recv(0)])
+    sending = asyncio.ensure_future(a.send(numbers(1000), 1))
+    await until(lambda: bool(b._scope.mailbox.kept))
+    receiving = asyncio.ensure_future(b.recv(0))
+    a._scope.mailbox.stop_sending(next(iter(a._scope.mailbox.sends)), CollectiveTimeoutError("late"))
+    return sending, receiving
+
+
 async def test_an_offer_that_is_taken_back_does_not_stop_its_receive(monkeypatch: pytest.MonkeyPatch) -> None:
     """The grant crosses the sender's withdrawal: the receive goes on waiting, in its old place."""
     monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
     async with ranks(2) as (a, b):
-        await results([a.send(1, 1), b.recv(0)])
-        sending = asyncio.ensure_future(a.send(numbers(1000), 1))
-        await until(lambda: bool(b._scope.mailbox.kept))
-        first = asyncio.ensure_future(b.recv(0))
-        send = next(iter(a._scope.mailbox.sends))
-        a._scope.mailbox.stop_sending(send, CollectiveTimeoutError("late"))
+        sending, first = await _taken_back(a, b)
         second = asyncio.ensure_future(b.recv(0))
         assert isinstance((await soon([sending]))[0], CollectiveTimeoutError)
         await until(lambda: len(b._scope.mailbox.wanted) == 2)
@@ -197,11 +202,7 @@ async def test_an_offer_that_is_taken_back_does_not_stop_its_receive(monkeypatch
 async def test_a_taken_back_offer_whose_receive_was_cancelled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", "1000")
     async with ranks(2) as (a, b):
-        await results([a.send(1, 1), b.recv(0)])
-        sending = asyncio.ensure_future(a.send(numbers(1000), 1))
-        await until(lambda: bool(b._scope.mailbox.kept))
-        first = asyncio.ensure_future(b.recv(0))
-        a._scope.mailbox.stop_sending(next(iter(a._scope.mailbox.sends)), CollectiveTimeoutError("late"))
+        sending, first = await _taken_back(a, b)
         first.cancel()
         await soon([sending, first])
         await a.send(numbers(3, 9), 1)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from aiocoll import MEAN, Group, MismatchError, UsageError
+from tests.foreign import Foreign
 from tests.group.cases import for_every_size, on_every_fabric, outcome, ranks, same, values
 
 
@@ -130,30 +131,17 @@ class Interface:
         return self._x.__array_interface__
 
 
-class Capsule:
-    """Something with CPU __dlpack__ and nothing else."""
-
-    def __init__(self, x: Any) -> None:
-        self._x = x
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._x.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self._x.__dlpack_device__()
-
-
-class Tensor(Capsule):
+class Tensor(Foreign):
     """Like a torch CPU tensor."""
 
     def numpy(self) -> Any:
-        return self._x
+        return self.array
 
     def detach(self) -> Tensor:
         return self
 
 
-MAKERS: list[Callable[[Any], Any]] = [Interface, Capsule, Tensor, memoryview, lambda x: array.array("d", x.tolist())]
+MAKERS: list[Callable[[Any], Any]] = [Interface, Foreign, Tensor, memoryview, lambda x: array.array("d", x.tolist())]
 
 
 @on_every_fabric
@@ -169,10 +157,10 @@ def test_whatever_is_like_an_array_is_one_as_input_and_as_out(fabric: str, size:
             same(one, wanted)
         out = make(np.zeros(4))
         assert await group.all_reduce(each[rank], out=out) is out
-        same(np.array(np.from_dlpack(out) if isinstance(out, Capsule) else out), sum(each))
+        same(np.array(np.from_dlpack(out) if isinstance(out, Foreign) else out), sum(each))
         await group.send(make(each[rank].copy()), rank)
         assert await group.recv(rank, out=out) is out
-        same(np.array(np.from_dlpack(out) if isinstance(out, Capsule) else out), each[rank])
+        same(np.array(np.from_dlpack(out) if isinstance(out, Foreign) else out), each[rank])
 
     ranks(size, main, fabric)
 
@@ -201,7 +189,7 @@ def test_a_wrong_out_is_refused_on_all_ranks_and_the_group_goes_on(fabric: str, 
                 out = make(x) if group.rank == culprit else np.full(4, 7.0)
                 error = await outcome(group.all_reduce(x, out=out))
                 assert type(error) is UsageError, (word, error)
-                assert (word in str(error) or word == "overlap" and "read-only" in str(error)), (word, error)
+                assert word in str(error) or word == "overlap" and "read-only" in str(error), (word, error)
                 assert f"rank {culprit}" in str(error)
                 assert (x == group.rank).all()
                 left = out.copy() if group.rank != culprit else None
@@ -259,9 +247,7 @@ def test_roots_array_and_an_out_that_differ_are_a_mismatch_on_all_ranks(fabric: 
         lambda: np.zeros(count + 1), lambda: np.zeros((count // 2, 2)), lambda: np.zeros(count, np.float32),
     ):  # fmt: skip
         program(lambda group, out: group.broadcast(np.ones(count) if group.rank == 0 else None, out=out), wrong)
-        program(
-            lambda group, out: group.scatter([np.ones(count)] * size if group.rank == 0 else None, out=out), wrong
-        )
+        program(lambda group, out: group.scatter([np.ones(count)] * size if group.rank == 0 else None, out=out), wrong)
         program(lambda group, out: group.broadcast(out, out=out), wrong)
 
     async def gathers(group: Group) -> None:

@@ -76,10 +76,10 @@ def test_l3_a_stopped_rank_is_ended(runner: Any) -> None:
         import os, signal
         if os.environ["RANK"] == "0":
             os.kill(os.getpid(), signal.SIGSTOP)
-        os._exit(5)
+        raise ValueError("boom")
     """)
     done = runner.run("-n", 2, script)
-    assert done.code == 5 and not runner.left()
+    assert done.code == 1 and done.last == "[r1] ValueError: boom" and not runner.left()
 
 
 CHATTER = """

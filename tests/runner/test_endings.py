@@ -72,18 +72,6 @@ def test_ranks_that_ignore_everything_are_killed_within_seconds(runner: Any) -> 
     assert done.code == 3 and not runner.left()
 
 
-@pytest.mark.slow
-def test_a_stopped_rank_does_not_hold_up_the_end(runner: Any) -> None:
-    script = runner.script("""
-        import os, signal, time
-        if os.environ["RANK"] == "0":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(0.2)
-        raise ValueError("boom")
-    """)
-    assert runner.run("-n", 2, script).last == "[r1] ValueError: boom"
-
-
 CONSEQUENCE = """
     import os, time
     from aiocoll import errors

@@ -82,11 +82,7 @@ def job_of() -> Iterator[Callable[[str, list[int]], Job]]:
     with contextlib.ExitStack() as stack:
 
         def start(work: str, places: list[int]) -> Job:
-            try:
-                hosts = stack.enter_context(two_hosts())
-            except OSError as error:
-                pytest.skip(f"no two network namespaces joined by a cable can be had here: {error}")
-            job = Job(hosts, work, places)
+            job = Job(stack.enter_context(two_hosts()), work, places)
             stack.callback(job.kill)
             return job
 
