@@ -26,6 +26,7 @@ import numpy as np
 
 from ...config import Settings
 from ...errors import AiocollError, UsageError
+from ...place import detect
 from ..constants import PLUGINS
 from ..refusals import RuntimeUsageError
 from .carried import Carried
@@ -85,7 +86,7 @@ def join(name: str, connect: Callable[..., SyncGroup], init_method: str | None, 
     if name != "mpi":
         from .process_groups import TorchLibrary
 
-        return _carried(connect(init_method, **options), lambda world: TorchLibrary(name))
+        return _carried(connect(init_method, **options), lambda world: TorchLibrary(name, secret=bool(detect().secret)))
     from .mpi import MpiLibrary
 
     mpi = MpiLibrary()

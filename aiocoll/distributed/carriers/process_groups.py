@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UsageError
 from .base import Array
 
 _FOLDED = {"gloo": "bBilqfd", "nccl": "bBilqfd"}  # by NumPy's type characters
@@ -112,12 +113,14 @@ class TorchLibrary:
     name: str
     title: str
 
-    def __init__(self, name: str, device: str | None = None) -> None:
+    def __init__(self, name: str, device: str | None = None, *, secret: bool = False) -> None:
+        """``secret``: whether the ranks of this job know one."""
         import torch
         import torch.distributed
 
         self._torch: Any = torch
         self.name, self.title = name, f"{name} (torch {torch.__version__})"
+        self._secret = secret
         self._device = device or ("cpu" if name == "gloo" else f"cuda:{torch.cuda.current_device()}")
         self._hosted: dict[str, Any] = {}
         """The stores that this rank hosts, by what their guests were told."""
@@ -131,9 +134,16 @@ class TorchLibrary:
         return op in ("SUM", "PROD", "MIN", "MAX") or (dtype.kind in "iu" and self.name == "gloo")
 
     def invite(self, hosts: Sequence[str]) -> str:
-        """Hosts the store in which the group meets: on loopback unless members are elsewhere."""
+        """Hosts the store in which the group meets: on loopback unless members are elsewhere. Torch asks nobody for a
+        secret; so at least the job must have one, as wherever aiocoll itself listens for other hosts."""
         here = hosts[0]
         host = _LOOPBACK if all(each == here for each in hosts) else here
+        if host != _LOOPBACK and not self._secret:
+            raise UsageError(
+                f"backend {self.name!r} on {here}: without a secret only loopback addresses are used, and this group "
+                f"has ranks on {', '.join(dict.fromkeys(hosts))}: give every rank the same AIOCOLL_SECRET, or start "
+                "them with 'aiocoll run', which makes one"
+            )
         listener = socket.create_server((host if host == _LOOPBACK else "", 0))
         port = int(listener.getsockname()[1])
         store = self._torch.distributed.TCPStore(
