@@ -101,7 +101,7 @@ class Failure(Losses, Refusals, Lateness):
         elif kind == "rescinded":
             self.endpoint.inbox.rescinded(peer, group, call, int(news.get("step") or 0))
         elif kind == "status?":
-            answer = self._status(scope, group, call)
+            answer = self._status(scope, group, call, int(news.get("recovery") or 0))
             self.tell(peer, group, call, {"t": "status", "id": news.get("id"), **answer})
         elif kind == "status":
             inquiry = self.inquiries.get(int(news.get("id") or 0))

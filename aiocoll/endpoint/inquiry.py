@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..errors import CollectiveTimeoutError, GroupBrokenError, MismatchError
 from .message import MessageReceive, MessageSend
 from .news import absentees, called
+from .recovery import Recovery
 
 if TYPE_CHECKING:
     from .channel import Call
     from .failure import Failure
     from .scope import Scope
 
+Subject: TypeAlias = "Call | MessageSend | MessageReceive | Recovery"
 _ANSWER_SECONDS: Final = 0.5
 
 
@@ -28,11 +30,11 @@ class Inquiry:
 
     failure: Failure
     number: int
-    subject: Call | MessageSend | MessageReceive
+    subject: Subject
 
     def __init__(
-        self, failure: Failure, number: int, subject: Call | MessageSend | MessageReceive,
-        peers: list[int] | None = None, then: Callable[[Inquiry], None] | None = None,
+        self, failure: Failure, number: int, subject: Subject, peers: list[int] | None = None,
+        then: Callable[[Inquiry], None] | None = None,
     ) -> None:  # fmt: skip
         self.failure, self.number, self.subject = failure, number, subject
         self.scope: Scope = subject.scope
@@ -47,13 +49,16 @@ class Inquiry:
 
     def begin(self) -> None:
         """Asks."""
-        call = 0 if isinstance(self.subject, MessageSend | MessageReceive) else self.subject.number
+        subject, about = self.subject, {"t": "status?", "id": self.number}  # and of which recovery call, if it is one
+        call = 0 if isinstance(subject, MessageSend | MessageReceive | Recovery) else subject.number
+        if isinstance(subject, Recovery):
+            about["recovery"] = subject.number
         self._timer = self.failure.endpoint.loop.call_later(_ANSWER_SECONDS, self.conclude)
         for peer in self.peers:
             if peer in self.failure.absent:
                 self.answers[peer] = {}
             else:
-                self.failure.tell(peer, self.scope.id, call, {"t": "status?", "id": self.number})
+                self.failure.tell(peer, self.scope.id, call, dict(about))
         self._look()
 
     def answered(self, peer: int, answer: dict[str, Any]) -> None:
@@ -79,8 +84,8 @@ class Inquiry:
         self.cancel()
         if self._then is not None:
             self._then(self)
-        elif isinstance(self.subject, MessageReceive):
-            return  # a late receive is withdrawn, and asks nobody
+        elif isinstance(self.subject, MessageReceive | Recovery):
+            return  # a late receive is withdrawn, and asks nobody; agree and shrink keep their own time
         elif isinstance(self.subject, MessageSend):
             self._conclude_send(self.subject)
         elif self.subject.error is None and self.subject.number in self.scope.calls:
@@ -95,7 +100,7 @@ class Inquiry:
         if self.answers.get(world, {}).get("here"):
             return True
         made = self.failure.farewells.get(world, {}).get(self.scope.id, 0)
-        return not isinstance(self.subject, MessageSend | MessageReceive) and self.subject.number < made
+        return not isinstance(self.subject, MessageSend | MessageReceive | Recovery) and self.subject.number < made
 
     def where(self, world: int) -> str:
         """Who a rank is and where it was last seen."""

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CollectiveTimeoutError
-from .inquiry import Inquiry
+from .inquiry import Inquiry, Subject
 from .message import MessageReceive, MessageSend
 from .news import absentees
 from .operations import Operation
@@ -59,29 +59,30 @@ class Lateness:
         self._inquire(call, peers)
 
     def ask(
-        self, subject: Call | MessageSend | MessageReceive, peers: list[int], then: Callable[[Inquiry], None]
+        self, subject: Subject, peers: list[int], then: Callable[[Inquiry], None]
     ) -> None:
         """Something waits for long: ``then`` hears where ``peers`` are."""
         self._inquire(subject, peers, then)
 
     def _inquire(
-        self, subject: Call | MessageSend | MessageReceive, peers: list[int] | None = None,
-        then: Callable[[Inquiry], None] | None = None,
-    ) -> None:  # fmt: skip
+        self, subject: Subject, peers: list[int] | None = None, then: Callable[[Inquiry], None] | None = None
+    ) -> None:
         self._next_inquiry += 1
         inquiry = self.inquiries[self._next_inquiry] = Inquiry(
             self.endpoint.failure, self._next_inquiry, subject, peers, then
         )
         inquiry.begin()
 
-    def _status(self, scope: Scope | None, group: int, call: int) -> dict[str, Any]:
-        """What this rank tells one that asks why it waits."""
+    def _status(self, scope: Scope | None, group: int, call: int, recovery: int = 0) -> dict[str, Any]:
+        """What this rank tells one that asks why it waits, in a call or in an agree or shrink."""
         waits = [[what, peer] for what, peer in self.endpoint.waiting_for()[:20]]
         if scope is None:
             made = self.endpoint.inbox.gone.get(group)
             here = made is not None and call < made
             left = made is not None and made <= call < NAMED
             return {"here": here, "left": left, "last": "not in this group (any more)", "waits": waits}
+        if recovery:
+            return {"here": scope.recoveries >= recovery, "last": scope.last, "waits": waits}
         under_way = scope.calls.get(call)
         description = under_way.description if under_way is not None else scope.over.get(call)
         some = islice(scope.calls.values(), _CALLS_TOLD_MAX)

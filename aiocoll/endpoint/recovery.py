@@ -98,6 +98,15 @@ class Recovery(Leading):
     def label(self) -> str:
         return f"{self.wish.kind} (recovery call {self.number})"
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that it may take."""
+        return self.wish.seconds
+
+    def awaited(self) -> list[int]:
+        """The other members, but for those without whom this rank goes on."""
+        return [world for world in self.scope.others() if not self._gone(world)]
+
     # -- what comes
 
     def heard(self, peer: int, what: str, news: dict[str, Any]) -> None:

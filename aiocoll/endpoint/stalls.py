@@ -11,16 +11,21 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
-from .inquiry import Inquiry
+from .inquiry import Inquiry, Subject
 from .message import MessageReceive, MessageSend
 from .operations import Operation
+from .outcome import AGREED, CANCELLED, LATE, MISMATCH, REFUSED, SHRUNK
+from .recovery import Recovery, Waiter
 
 if TYPE_CHECKING:
-    from .channel import Call
     from .core import Endpoint
 
 log: logging.Logger = logging.getLogger("aiocoll.stall")
 _ABOUT_NOW: Final = 1e-3
+_ENDINGS: Final = {
+    AGREED: "", SHRUNK: "", LATE: "CollectiveTimeoutError", MISMATCH: "MismatchError", REFUSED: "UsageError",
+}  # fmt: skip
+"""What agree and shrink raise, by what they come to."""
 
 
 class Stalls:
@@ -31,7 +36,7 @@ class Stalls:
         self.seconds: float = seconds or math.inf
         self.idle: bool = self.seconds < math.inf
         """Whether nobody looks, and somebody should as soon as anything sleeps."""
-        self.told: dict[Call | MessageSend | MessageReceive, bool] = {}
+        self.told: dict[Subject, bool] = {}
         """The calls that are known to stall, and whether the log says so already."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -63,9 +68,9 @@ class Stalls:
         else:
             self.idle = True
 
-    def _waiting(self) -> list[Call | MessageSend | MessageReceive]:
+    def _waiting(self) -> list[Subject]:
         """What has had to wait and is not over; a receive from anyone has nobody who keeps it waiting."""
-        found: list[Call | MessageSend | MessageReceive] = []
+        found: list[Subject] = []
         for scope in self.endpoint.scopes.values():
             if not scope.patient:
                 found += [call for call in scope.calls.values() if call.waits and call.error is None]
@@ -74,6 +79,8 @@ class Stalls:
                 isinstance(operation, MessageReceive) and operation.source is not None
             ):
                 found.append(operation)
+            elif isinstance(operation, Waiter) and not operation.recovery.scope.patient:
+                found.append(operation.recovery)
         return sorted(found, key=lambda each: each.began)
 
     def _tell(self, inquiry: Inquiry) -> None:
@@ -94,12 +101,12 @@ class Stalls:
         ranks = [scope.index[world] for world in missing]
         self.endpoint.note("stall", group=scope.label, rank=scope.rank, call=label, seconds=seconds, missing=ranks)
 
-    def over(self, subject: Call | MessageSend | MessageReceive, error: BaseException | None) -> None:
-        """A call that stalled, or may have, is over."""
+    def over(self, subject: Subject, error: BaseException | None, why: str = "") -> None:
+        """A call that stalled, or may have, is over; ``why`` it has ended where no error says so."""
         if self.told.pop(subject, False):
             scope, seconds = subject.scope, self.endpoint.loop.time() - subject.began
-            label = _label(subject)
-            how = "went on" if error is None else f"ended with {type(error).__name__}"
+            label, why = _label(subject), why or (type(error).__name__ if error is not None else "")
+            how = f"ended with {why}" if why else "went on"
             log.warning("%s of group %r on rank %d %s after %.1f s", label, scope.label, scope.rank, how, seconds)
             self.endpoint.note("stall_over", group=scope.label, rank=scope.rank, call=label, seconds=seconds, how=how)
 
@@ -107,15 +114,20 @@ class Stalls:
         """Something sleeps no more."""
         if isinstance(operation, MessageSend | MessageReceive):
             self.over(operation, operation.error)
+        elif isinstance(operation, Waiter):
+            outcome = operation.recovery.outcome or {"o": CANCELLED}
+            self.over(operation.recovery, operation.error, _ENDINGS.get(outcome["o"], "GroupBrokenError"))
 
 
-def _is_call(subject: Call | MessageSend | MessageReceive) -> bool:
+def _is_call(subject: Subject) -> bool:
     return not isinstance(subject, Operation)
 
 
-def _label(subject: Call | MessageSend | MessageReceive) -> str:
+def _label(subject: Subject) -> str:
     return subject.describe() if isinstance(subject, Operation) else subject.label
 
 
-def _whom(subject: Call | MessageSend | MessageReceive) -> list[int]:
+def _whom(subject: Subject) -> list[int]:
+    if isinstance(subject, Recovery):
+        return subject.awaited()
     return [subject.peer] if isinstance(subject, Operation) else subject.scope.others()

@@ -128,7 +128,7 @@ class Growing(Calls):
         id = identifier("grow", self._scope.id, turn.number)
         talk = self._open(id, self._scope.ranks, successor(self.name))
         talk._followed = True  # nobody else knows of it, or misses it
-        await self._all_begin(begun, talk)
+        await self._all_begin(begun, turn, talk)
         talk._scope.patient = wait > 0
         try:
             growth = Growth(talk, self._admission(), n, wait, self._seconds(timeout, "grow"))
@@ -148,7 +148,7 @@ class Growing(Calls):
         group._followed = group._scope.patient = False
         return self._followed_by(group)
 
-    async def _all_begin(self, begun: Posted[Any], talk: Group) -> None:
+    async def _all_begin(self, begun: Posted[Any], turn: Turn, talk: Group) -> None:
         """Returns once all members have called; raises where they will not."""
         try:
             await begun
@@ -156,6 +156,7 @@ class Growing(Calls):
             talk._abandon()
             raise
         except BaseException:  # some may have come further, and shall not wait for this rank
+            self._breaks_too(talk, turn)
             veto(talk, self.timeout)
             self._talks.append(talk)
             raise
@@ -175,8 +176,12 @@ class Growing(Calls):
         cancelled = isinstance(error, (asyncio.CancelledError, GeneratorExit))
         what = "cancelled" if cancelled else f"failed with {type(error).__name__}: {error} in"
         self._taken_back(turn, "grow", what)
+        self._breaks_too(private, turn)
+
+    def _breaks_too(self, talk: Group, turn: Turn) -> None:
+        """What has broken this group breaks the members' talk, also for those who have not heard of it."""
         if self._scope.broken is not None:
-            self._endpoint.failure.break_group(private._scope, renewed(self._scope.broken, turn.label))
+            self._endpoint.failure.break_group(talk._scope, renewed(self._scope.broken, turn.label))
 
     def _barrier(self) -> Any:
         raise NotImplementedError

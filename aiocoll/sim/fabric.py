@@ -62,8 +62,11 @@ class SimSwitch(Switch):
     def cut(self, rank: int, loses: Callable[[int], bool]) -> None:
         """Rank ``rank`` is dead."""
         number = self.number[rank]
-        self.power_cut(number, loses=lambda other: loses(self.ranks[other]))
-        self._refuse(number)
+        if number in self._came:
+            self.power_cut(number, loses=lambda other: loses(self.ranks[other]))
+        else:
+            self.down.add(number)
+            self._refuse(number)
 
     def left(self, rank: int) -> None:
         """The process of ``rank`` has ended in good order."""
@@ -74,8 +77,10 @@ class SimSwitch(Switch):
 
     def _refuse(self, number: int) -> None:
         """Those who have tried to reach it hear that nobody is there."""
-        for port in {id(port): port for port, _, _ in self.early.pop(number, ())}.values():
-            port.soon(port.owner_unreached, number)
+        self.early.pop(number, None)
+        for port in self.ports.values():
+            if number in port.made:
+                port.soon(port.owner_unreached, number)
 
 
 class Fabric:

@@ -157,3 +157,44 @@ def test_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.from_env({"AIOCOLL_STALL_SECONDS": "0"}).stall_seconds == 0.0
     with pytest.raises(UsageError, match="AIOCOLL_STALL_SECONDS='never'"):
         Settings.from_env({"AIOCOLL_STALL_SECONDS": "never"})
+
+
+def test_agree_and_shrink_stall_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(group: Group) -> tuple[bool, int]:
+        if group.rank == 2:
+            await asyncio.sleep(20.0)
+        agreed = await group.agree(group.rank != 1)
+        if group.rank == 0:
+            await asyncio.sleep(10.0)
+        smaller = await group.shrink()
+        size = smaller.size
+        await smaller.close()
+        return agreed, size
+
+    with caplog.at_level(logging.WARNING, "aiocoll.stall"):
+        assert simulate(3, main, settings=FIVE) == [(False, 3)] * 3
+    lines = _lines(caplog)
+    for rank, waits in {0: "agree 1 20.0 2", 1: "agree 1 20.0 2, shrink 2 10.0 0", 2: "shrink 2 10.0 0"}.items():
+        expected = []
+        for kind, number, seconds, missing in (each.split() for each in waits.split(", ")):
+            label = rf"{kind} \(recovery call {number}\) of group 'world' on rank {rank}"
+            who = rf"missing: rank {missing} \(host{missing}, pid 1000{missing}; its last call: no call yet\)"
+            expected.append(rf"{label} has waited 5\.0 s, .*\(timeout inf s\); {who}")
+            expected.append(rf"{label} went on after {seconds} s")
+        found = _of(lines, rank)
+        assert len(found) == len(expected) and all(map(re.fullmatch, expected, found)), (found, expected)
+
+
+def test_an_agree_that_comes_to_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(group: Group) -> None:
+        if group.rank == 1:
+            await asyncio.sleep(20.0)
+            return
+        with pytest.raises(CollectiveTimeoutError):
+            await group.agree(timeout=8.0)
+
+    with caplog.at_level(logging.WARNING, "aiocoll.stall"):
+        simulate(2, main, settings=FIVE)
+    first, second = _lines(caplog)
+    assert first.startswith("agree (recovery call 1) of group 'world' on rank 0 has waited 5.0 s")
+    assert re.search(r"ended with CollectiveTimeoutError after [89]\.\d s", second), second

@@ -37,6 +37,10 @@ def test_whoever_crashes_before_whichever_step_the_others_go_on(program: str, si
         "grow by two size=3 victim=2 crash at=0.021428797582656037 seed=1002877951",
         # A newcomer went away before it could be reached, and its kin waited for it until they had waited in vain.
         "grow by two size=3 victim=1 cancel at=0.029433824710263103 seed=986521581",
+        # One member cancelled a grow to which another one had come already, and that waited until its deadline for a
+        # plan, while the others shrank without it.
+        "grow by one size=5 victim=4 cancel steps=62 seed=478357404",
+        "grow by one size=9 victim=3 cancel at=0.0512596973513513 seed=259003410",
     ],
 )
 def test_what_once_went_wrong_goes_right(line: str) -> None:

@@ -24,6 +24,8 @@ from .recovering import FAILURES, Life, Recovery, shrunk
 
 _WAIT: Final = 1.0
 """How long the first grow waits for all newcomers."""
+_QUICK_SECONDS: Final = 3.0
+"""What two grows may take after a fault, with the wait of the first for all newcomers, the dead included."""
 _GROWS: Final = 2
 
 
@@ -100,8 +102,18 @@ class Growing(Recovery):
 
     @property
     def _bound(self) -> float:
-        """Seconds after the last fault: a grow that waits, and what a silent newcomer makes it wait, twice."""
-        return {"freeze": 8 * DEADLINE}.get(self.case.fault, 4 * DEADLINE)
+        """Seconds after the last fault. On another host nobody sees a newcomer die: the members ask it, and wait."""
+        case, struck = self.case, self.simulation.struck
+        if case.fault == "freeze":
+            return 8 * DEADLINE
+        if self._members <= struck.keys():
+            return 3 * DEADLINE  # nobody is left who would let a newcomer in: it has its own deadline
+        unseen = case.fault == "crash" and len(set(case.hosts)) > 1 and not struck.keys() <= self._members
+        return _QUICK_SECONDS + (2 * DEADLINE if unseen else 0.0)
+
+    @property
+    def _members(self) -> set[int]:
+        return set(range(self.case.size - self._new))
 
     def _judge(self) -> Iterator[str]:
         yield from super()._judge()
@@ -125,9 +137,9 @@ class Growing(Recovery):
     def _excused(self, life: Life) -> bool:
         if super()._excused(life):
             return True
-        struck, members, frozen = self.simulation.struck, self.case.size - self._new, self.case.fault == "freeze"
+        struck, frozen = self.simulation.struck, self.case.fault == "freeze"
         if isinstance(life.error, RendezvousError):  # a newcomer, and nobody is left to let it in, or not in time
-            return bool(struck) and (frozen or not set(range(members)) - struck.keys())
+            return bool(struck) and (frozen or self._members <= struck.keys())
         return bool(struck) and frozen and isinstance(life.error, GroupBrokenError) and "only 1 of 2" in str(life.error)
 
 
