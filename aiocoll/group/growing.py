@@ -129,10 +129,13 @@ class Growing(Calls):
         talk = self._open(id, self._scope.ranks, successor(self.name))
         talk._followed = True  # nobody else knows of it, or misses it
         await self._all_begin(begun, turn, talk)
-        talk._scope.patient = wait > 0
+        talk._scope.patient = True  # the call speaks for all that it does
         try:
-            growth = Growth(talk, self._admission(), n, wait, self._seconds(timeout, "grow"))
-            group = await growth.run()
+            seconds = self._seconds(timeout, "grow")
+            growth = Growth(talk, self._admission(), n, wait, seconds)
+            group = await self._endpoint.stalls.around(
+                growth.run(), turn.label, self._scope, wait + seconds, lambda: growth.waits_for, patience=wait
+            )
         except RendezvousError:
             talk._abandon()
             raise  # the same on all members, and nobody's fault here
@@ -214,6 +217,8 @@ class Growth:
         self._until = self._loop.time() + wait
         self._deadline = self._until + seconds
         self._tried = False
+        self.waits_for = ""
+        """In words, for whoever wonders why it takes so long."""
 
     def __repr__(self) -> str:
         return f"<Growth of {self._talk!r}>"
@@ -230,6 +235,7 @@ class Growth:
                     if plan.get("guests"):
                         self._tried = True
                         opened, reason = await self._attempt(plan)
+                    self.waits_for = "the other members, to agree on what has come of it"
                     agreed = await talk.agree(not reason, timeout=self._to_settle())
                     if not agreed:
                         await self._failed(plan, opened, reason)
@@ -288,6 +294,8 @@ class Growth:
         """What rank 0 has decided."""
         mine: Plan | None = None
         talk = self._talk
+        enough = "newcomers" if self._most is None else f"newcomers (up to {self._most})"
+        self.waits_for = enough if talk.rank == 0 else f"rank 0, which looks for {enough}"
         if talk.rank == 0:
             mine = {}
             if self._admission is not None:
@@ -304,6 +312,8 @@ class Growth:
         talk, admission = self._talk, self._admission
         assert admission is not None
         opening, info, failure = admission.opening(), None, None
+        who = ", ".join(f"{guest['who'].get('host')}:{guest['who'].get('pid')}" for guest in plan["guests"])
+        self.waits_for = f"newcomers {who}, and members, to make their links"
         try:
             try:
                 info = opening.info()

@@ -198,3 +198,50 @@ def test_an_agree_that_comes_to_nothing_says_so(caplog: pytest.LogCaptureFixture
     first, second = _lines(caplog)
     assert first.startswith("agree (recovery call 1) of group 'world' on rank 0 has waited 5.0 s")
     assert re.search(r"ended with CollectiveTimeoutError after [89]\.\d s", second), second
+
+
+def test_of_many_messages_for_one_rank_the_oldest_speaks(caplog: pytest.LogCaptureFixture) -> None:
+    small = Settings(stall_seconds=5.0, unreceived_bytes_max=2000)
+
+    async def main(group: Group) -> int:
+        got = 0
+        if group.rank:
+            await asyncio.sleep(20.0 + group.rank)
+            for each in range(150):
+                got += int(await group.recv(0, tag=each % 7))
+            return got
+        later = [group.send(np.int64(each), 1, tag=each % 7) for each in range(150)]
+        others = [group.send(np.int64(each), 2, tag=each % 7) for each in range(150)]
+        await asyncio.gather(*later, *others)
+        return got
+
+    with caplog.at_level(logging.WARNING, "aiocoll.stall"):
+        assert simulate(3, main, settings=small) == [0, 11175, 11175]
+    lines = sorted(line for line in _lines(caplog) if "has waited" in line)
+    assert len(lines) == 2, lines
+    for line, peer in zip(lines, (1, 2), strict=True):
+        who = rf"send to rank {peer} with tag \d \(and (\d+) more\) of group 'world' on rank 0 has waited"
+        found = re.match(who, line)
+        assert found and 100 < int(found[1]) < 150, line
+        assert f"missing: rank {peer} (" in line
+    assert len([line for line in _lines(caplog) if "went on after" in line]) == 2
+
+
+def test_messages_that_wait_one_after_the_other_speak_once_in_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(group: Group) -> None:
+        if group.rank == 1:
+            await asyncio.sleep(30.0)
+            for tag in range(20):
+                await group.send(np.float64(tag), 0, tag=tag)
+            return
+
+        async def later(tag: int) -> float:
+            await asyncio.sleep(float(tag))
+            return float(await group.recv(1, tag=tag))
+
+        assert await asyncio.gather(*map(later, range(20))) == list(map(float, range(20)))
+
+    with caplog.at_level(logging.WARNING, "aiocoll.stall"):
+        simulate(2, main, settings=FIVE)
+    said = [line for line in _lines(caplog) if "has waited" in line]
+    assert [re.findall(r"tag \d+", line)[0] for line in said] == ["tag 0", "tag 5", "tag 10", "tag 15"]

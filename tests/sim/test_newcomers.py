@@ -6,13 +6,15 @@ The rule: programs here use what `grow()` gives as real ones do; what goes wrong
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import numpy as np
 import pytest
 
 from aiocoll import Group, errors
-from aiocoll.sim import CRASHED, Cancel, Crash, OneWay, Simulation, run
+from aiocoll.config import Settings
+from aiocoll.sim import CRASHED, Cancel, Crash, Freeze, OneWay, Simulation, run
 from aiocoll.world.connecting import Connecting
 
 
@@ -103,3 +105,20 @@ def test_what_befalls_links_befalls_those_of_a_larger_world() -> None:
 def test_how_many_is_checked(newcomers: Any) -> None:
     with pytest.raises(errors.UsageError, match="newcomers=.* an int of at least 0 is needed"):
         run(2, grows, newcomers=newcomers)
+
+
+def test_a_grow_that_waits_for_long_says_for_whom(caplog: pytest.LogCaptureFixture) -> None:
+    async def waits(group: Group) -> int:
+        await asyncio.sleep(1.0)
+        return (await group.grow(n=1)).size
+
+    with caplog.at_level(logging.WARNING, "aiocoll.stall"):  # a newcomer is asked for 5 s
+        faults, settings = Freeze(2, at=0.5), Settings(stall_seconds=3.0)
+        assert run(2, waits, newcomers=1, timeout=60.0, faults=faults, settings=settings)[:2] == [2, 2]
+    lines = [record.getMessage() for record in caplog.records if record.name == "aiocoll.stall"]
+    for rank, missing in enumerate(("newcomers", "rank 0, which looks for newcomers")):
+        first, second = [line for line in lines if f"on rank {rank} " in line]
+        assert first.startswith(f"grow (call 0) of group 'world' on rank {rank} has waited 3.0 s, since ")
+        assert first.endswith(f"goes on waiting (timeout 60 s); missing: {missing} (up to 1)")
+        assert second == f"grow (call 0) of group 'world' on rank {rank} went on after 5.0 s"
+    assert len(lines) == 4
