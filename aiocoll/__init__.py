@@ -4,7 +4,6 @@ The map of this tree, top to bottom; what stands higher may import what stands l
 
     __main__ cli    the program ``aiocoll``: run, trace, bench, doctor
     doctor          ``aiocoll doctor``: what aiocoll finds on this machine
-    contrib/        one file per foreign framework
     testing/        conformance suites, and ``run``: one test on every fabric
     notebook/       ``%load_ext aiocoll``: ranks that live as long as a notebook
     bench/          ``aiocoll bench``: the collectives timed and checked, next to what the machine can do
