@@ -26,6 +26,7 @@ from aiocoll.runner.options import GRACE_S, Options
 from aiocoll.runner.plan import Layout, base_environment, python_command
 from aiocoll.runner.start import Recipe, Started
 from aiocoll.runner.supervise import Supervisor
+from aiocoll.runner.traces import Traces
 from aiocoll.runner.verdict import decode, names
 
 LAUNCHERS = ("local",)
@@ -57,7 +58,9 @@ def launch(
     An exception of a rank is raised here, of the rank that failed first: the same exception with a note that names the
     rank and shows its traceback there, and with the attribute ``rank`` unless it has one. A rank that dies or exits
     without returning raises `PeerLostError`; a passed deadline `CollectiveTimeoutError`; what cannot be pickled
-    `SerializationError`. In every case, Ctrl-C included, no rank is left when this returns.
+    `SerializationError`. Where several ranks failed, or the deadline passed, the note says what they knew together,
+    too: who waited for whom, and where their calls first differed. In every case, Ctrl-C included, no rank is left when
+    this returns.
     """
     if launcher not in LAUNCHERS:
         raise UsageError(f"launch: launcher={launcher!r} is not known; there is {', '.join(map(repr, LAUNCHERS))}")
@@ -73,11 +76,14 @@ def launch(
         stdin=None,
     )
     start = f"import sys; sys.path.insert(0, {_ROOT!r}); from aiocoll.runner.worker import main; main()"
+    environment = base_environment(os.environ, options.env, count)
+    traces = Traces.choose(environment, options.log_dir, said=False)
     recipe = Recipe(
         [*python_command(), "-c", start],
-        base_environment(os.environ, options.env, count),
+        {**environment, **traces.variables},
         piped=True,
         payload=payload,
+        traces=traces,
     )
     console = Console(
         _sink(sys.stdout, 1),
@@ -171,6 +177,17 @@ def _run_in_thread(supervisor: Supervisor, first: Started) -> int:
 
 
 def _outcome(supervisor: Supervisor, code: int, options: Options) -> list[Any]:
+    try:
+        return _returned(supervisor, code, options)
+    except Exception as error:
+        if supervisor.attempt is not None and supervisor.attempt.findings:
+            notes: list[str] = getattr(error, "__notes__", [])
+            where = [notes.pop().rstrip("\n")] if notes else []  # what became of one rank stands above that
+            error.add_note("\n".join([*where, "what the ranks knew, together:", *supervisor.attempt.findings]))
+        raise
+
+
+def _returned(supervisor: Supervisor, code: int, options: Options) -> list[Any]:
     attempt = supervisor.attempt
     assert attempt is not None
     if attempt.stopped == 130:

@@ -59,6 +59,7 @@ class Attempt:
 
     console: Console
     size: int
+    job: str
     grace: float
     failure_grace: float
 
@@ -74,8 +75,9 @@ class Attempt:
         failure_grace: float,
         logs: Mapping[tuple[int, str], IO[bytes]] | None = None,
         traces: Traces | None = None,
+        job: str = "",
     ) -> None:
-        self.console, self.size = console, size
+        self.console, self.size, self.job = console, size, job
         self.ranks: list[int] = list(ranks)
         self.verdict: Verdict = Verdict(on_failure)
         self.grace, self.failure_grace = grace, failure_grace
@@ -90,6 +92,8 @@ class Attempt:
         self.replacements: Replacements | None = None
         self.logs: dict[tuple[int, str], IO[bytes]] = dict(logs or {})
         self.traces = traces
+        self.findings: list[str] = []
+        """What the ranks' dumps say together, if that was asked."""
         self._began = self._ended_at = time.time()
         self._lines = {(rank, stream): LineBuffer() for rank in ranks for stream in STREAMS}
         self._tails: dict[int, deque[str]] = {rank: deque(maxlen=TAIL_LINES) for rank in ranks}
@@ -327,8 +331,9 @@ class Attempt:
         failed = sum(ending.failed for ending in self.verdict.endings.values())
         if self.traces is not None and self.exit_code and (self.stopped == TIMEOUT_CODE or failed > 1):
             all_here = self.size == len(self.ranks)
-            for line in self.traces.words(self._began, self._ended_at, all_here=all_here):
-                self.console.say(line)
+            self.findings = self.traces.words(self.job, self._began, self._ended_at, all_here=all_here)
+            for line in self.findings if self.traces.said else ():
+                self.console.say(f"aiocoll: {line}")
 
     # -- afterwards ---------------------------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ class Supervisor:
             failure_grace=options.failure_grace,
             logs=logs,
             traces=self.recipe.traces,
+            job=layout.job,
         )
         if options.on_failure == "shrink" and (options.max_restarts or layout.join):
             self._replace_in(self.attempt, started, claim)

@@ -23,17 +23,19 @@ class Traces:
 
     directory: str
     private: bool
+    said: bool = True
+    """Whether the runner itself says what they say."""
 
     @classmethod
-    def choose(cls, env: Mapping[str, str], log_dir: str) -> Traces:
+    def choose(cls, env: Mapping[str, str], log_dir: str, *, said: bool = True) -> Traces:
         """What the user set (the empty string for none), else the logs' directory, else one that nobody can guess."""
         if VARIABLE in env:
-            return cls(env[VARIABLE], private=False)
+            return cls(env[VARIABLE], False, said)
         if log_dir:
-            return cls(os.path.abspath(log_dir), private=False)
+            return cls(os.path.abspath(log_dir), False, said)
         name = f"aiocoll-{os.getuid()}-{os.urandom(8).hex()}"
         temporary = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  a name that nobody can guess
-        return cls(os.path.join(temporary, name), private=True)
+        return cls(os.path.join(temporary, name), True, said)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -56,21 +58,22 @@ class Traces:
             processes = everybody()
             ask([each for each in chosen([pid for pid in pids if pid in processes], None, processes)], 0.0)
 
-    def words(self, since: float, before: float, *, all_here: bool) -> list[str]:
-        """What the dumps that were made ``since`` a moment say together; those from ``before`` the ranks were ended
-        count most. ``all_here``: all ranks of the job are this runner's, so that one without a dump is worth a word."""
+    def words(self, job: str, since: float, before: float, *, all_here: bool) -> list[str]:
+        """What the dumps of a ``job`` that were made ``since`` a moment say together; those from ``before`` the ranks
+        were ended count most. ``all_here``: all ranks of the job are this runner's, so that one without a dump is worth
+        a word. Others may use the directory, too."""
         from aiocoll.errors import AiocollError
         from aiocoll.trace.dumps import files, read
         from aiocoll.trace.verdict import verdict
 
         try:
-            dumps = [dump for dump in map(read, files([self.directory])) if dump.wall >= since]
+            found = [dump for dump in map(read, files([self.directory])) if dump.wall >= since]
         except AiocollError:  # there are none
             return []
-        lines = verdict(dumps, before, silent=all_here)
+        lines = verdict([dump for dump in found if dump.job == job], before, silent=all_here)
         if len(lines) > LINES_MAX:
             lines = [*lines[:LINES_MAX], f"and {len(lines) - LINES_MAX} lines more: aiocoll trace show, with --log-dir"]
-        return [f"aiocoll: {line}" for line in lines]
+        return lines
 
     def remove(self) -> None:
         """Leaves nothing that this runner made."""

@@ -17,7 +17,7 @@ from aiocoll.errors import AiocollError, UsageError
 from .dumps import Dump, files, latest, read
 from .ranks import ask, chosen, everybody
 from .timeline import timeline
-from .verdict import verdict
+from .verdict import job_named, verdict
 
 USAGE_CODE = 2
 _DESCRIPTION = "What the ranks of a job are doing, and what their dumps say together."
@@ -73,8 +73,10 @@ def _show(options: argparse.Namespace, dumps: list[Dump]) -> int:
         sys.stdout.write(json.dumps(content) + "\n")
         return 0
     speaking = [dump for ranks in latest(dumps).values() for dump in ranks.values()]
+    several = len({dump.job for dump in speaking}) > 1
     for dump in speaking:
-        sys.stdout.write(f"{dump.who(dump.rank)} of {dump.size}: {dump.content['why']}\n")
+        of = f"{dump.size} of {job_named(dump.job)}" if several else str(dump.size)
+        sys.stdout.write(f"{dump.who(dump.rank)} of {of}: {dump.content['why']}\n")
     sys.stdout.writelines(f"{line}\n" for line in ("", *lines))
     facts = timeline(speaking, max(options.facts, 0))
     sys.stdout.writelines(f"{line}\n" for line in (("", *facts) if facts else ()))

@@ -58,6 +58,11 @@ class Dump:
         return int(self.content["pid"])
 
     @property
+    def job(self) -> str:
+        """The name that all handshakes of its job know; empty for ranks that were started by hand."""
+        return str(self.content.get("job") or "")
+
+    @property
     def world(self) -> str:
         return str(self.content["world"])
 

@@ -19,7 +19,16 @@ _WORLDS_MAX: Final = 3
 
 def verdict(dumps: Sequence[Dump], before: float = float("inf"), *, silent: bool = True) -> list[str]:
     """One line a finding, for all connections that the dumps are of, the latest first; dumps of a moment ``before``
-    which the ranks were ended go before later ones. ``silent``: name ranks without a dump, too."""
+    which the ranks were ended go before later ones. ``silent``: name ranks without a dump, too. Dumps of several jobs
+    are judged job by job."""
+    jobs = list(dict.fromkeys(dump.job for dump in sorted(dumps, key=lambda dump: dump.wall, reverse=True)))
+    if len(jobs) > 1:
+        by_job = {job: [dump for dump in dumps if dump.job == job] for job in jobs}
+        return [
+            f"{job_named(job)}: {line}"
+            for job, some_dumps in by_job.items()
+            for line in verdict(some_dumps, before, silent=silent)
+        ]
     worlds = list(latest(dumps, before).values())[::-1]
     lines: list[str] = []
     for ranks in worlds[:_WORLDS_MAX]:
@@ -82,6 +91,11 @@ def _difference(dump: Dump, group: str, number: int, made: Mapping[int, Made]) -
 
 def _call(made: Made, number: int) -> str:
     return f"{made.collective} #{number}" if number < NAMED else made.label
+
+
+def job_named(job: str) -> str:
+    """"job 3f2a", "a job without a name"."""
+    return f"job {job}" if job else "a job without a name"
 
 
 def some(ranks: Iterable[int]) -> str:

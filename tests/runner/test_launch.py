@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import aiocoll
-from aiocoll.errors import CollectiveTimeoutError, PeerLostError, SerializationError, UsageError
+from aiocoll.errors import CollectiveTimeoutError, MismatchError, PeerLostError, SerializationError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,6 +84,7 @@ def test_an_exception_is_raised_here_with_rank_and_traceback() -> None:
         aiocoll.launch(failing, "raise", n=3)
     (note,) = raised.value.__notes__
     assert "rank 1" in note and "in failing" in note and "worker.py" not in note
+    assert "what the ranks knew, together:" not in note or note.index("in failing") < note.index("what the ranks knew")
     assert raised.value.rank == 1
 
 
@@ -119,12 +120,31 @@ def test_what_cannot_be_pickled() -> None:
 def test_a_deadline() -> None:
     def late(group: Any) -> int:
         if group.rank == 1:
-            threading.Event().wait()
+            threading.Event().wait(60.0)
+        group.barrier()
         return 0
 
-    with pytest.raises(CollectiveTimeoutError, match="rank 1 had not returned after 5 s") as raised:
+    with pytest.raises(CollectiveTimeoutError, match="ranks 0 and 1 had not returned after 5 s") as raised:
         aiocoll.launch(late, n=2, timeout=5)
-    assert raised.value.missing == (1,)
+    assert raised.value.missing == (0, 1)
+    assert "for rank 1 in barrier (call 0) of group 'world'" in "".join(raised.value.__notes__)
+
+
+def test_calls_that_differ_are_shown_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("AIOCOLL_TRACE_DIR", raising=False)
+
+    def differs(group: Any) -> None:
+        group.barrier()
+        if group.rank == 1:
+            group.broadcast(np.arange(3.0))
+        group.all_reduce(np.arange(3.0))
+
+    with pytest.raises(MismatchError) as raised:
+        aiocoll.launch(differs, n=3)
+    (note,) = raised.value.__notes__
+    assert "first divergence in group 'world': rank 1 called broadcast #1 [" in note.partition("what the ranks knew")[2]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from aiocoll.endpoint.snapshot import snapshot
 from aiocoll.errors import AiocollError, MismatchError, PeerLostError
 from aiocoll.group import Group
 from aiocoll.observe.dump import text_of, write
+from aiocoll.runner.traces import Traces
 from aiocoll.sim import Crash, SlowLink
 from aiocoll.sim import run as simulate
 from aiocoll.trace.command import main as trace
@@ -224,3 +225,33 @@ def test_the_newest_dump_before_the_end_speaks() -> None:
     (ranks,) = latest([newer, older], before=50.0).values()
     assert ranks[0] is older
     assert math.isfinite(newer.wall)
+
+
+def test_dumps_of_two_jobs_in_one_directory_are_kept_apart(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main(group: Group) -> Dump:
+        waiting = asyncio.ensure_future(group.recv((group.rank + 1) % 2))
+        await asyncio.sleep(1.0)
+        dump = _dump(group)
+        await group.send(np.arange(group.rank + 1), (group.rank + 1) % 2)
+        await waiting
+        return dump
+
+    async def alone(group: Group) -> Dump:
+        return _dump(group)
+
+    for job, program in (("first", main), ("second", alone), ("", alone)):
+        for dump in simulate(2, program):
+            write(str(tmp_path), f"{job}{dump.rank}", {**dump.content, "job": job, "world": f"world of {job}"})
+    dumps = [read(path) for path in files([str(tmp_path)])]
+    lines = verdict(dumps)
+    assert lines and all(line.startswith("job first: ") for line in lines)
+    assert [line for line in lines if "a cycle: " in line]
+    assert trace(["show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for job in ("job first", "job second", "a job without a name"):
+        assert f"rank 0 (host0, pid 10000) of 2 of {job}: test" in shown
+    # What the runner of one says of its ranks.
+    assert Traces(str(tmp_path), private=False).words("second", 0.0, math.inf, all_here=True) == []
+    assert Traces(str(tmp_path), private=False).words("first", 0.0, math.inf, all_here=True)
