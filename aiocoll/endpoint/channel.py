@@ -343,11 +343,6 @@ class Channel(Private):
         """The members on my island."""
         return self.narrow(next(ranks for ranks in self.islands if self.rank in ranks))
 
-    @property
-    def leaders(self) -> Channel:
-        """The first member of each island (``rank`` is -1 for those who are none)."""
-        return self.narrow([ranks[0] for ranks in self.islands])
-
     def scratch(self, like: NDArray[Any]) -> NDArray[Any]:
         """A temporary array like the 1-D ``like``, not initialised; it lives as long as the call."""
         if not like.nbytes:

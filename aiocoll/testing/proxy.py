@@ -262,10 +262,6 @@ class FaultProxy:
 
         return self._do(work)
 
-    def connections(self) -> list[tuple[int, int]]:
-        """Who is connected, as (who dialled, whom), in order."""
-        return self._do(lambda: sorted((p.src, p.dst) for p in self._pairs if p.src is not None and p.dst is not None))
-
     # -- what the pairs ask
 
     def held(self, src: int | None, dst: int | None) -> bool:
