@@ -113,9 +113,7 @@ class Settings:
         )
 
 
-def _number(
-    env: Mapping[str, str], name: str, default: float, *, least: float = 1e-9, most: float = math.inf
-) -> float:
+def _number(env: Mapping[str, str], name: str, default: float, *, least: float = 1e-9, most: float = math.inf) -> float:
     text = env.get(name, "").strip()
     if not text:
         return float(default)

@@ -122,9 +122,7 @@ class Fold:
         for peer in range(rank + 1, ch.size):
             await ch.recv_fold(peer, x, op)
 
-    async def _run_narrow(
-        self, mine: Array, out: Array, ranks: Sequence[int], shown: Awaitable[None] | None
-    ) -> None:
+    async def _run_narrow(self, mine: Array, out: Array, ranks: Sequence[int], shown: Awaitable[None] | None) -> None:
         ch, count = self._ch, len(mine)
         peers = [peer for peer in ranks if peer != ch.rank]
         operands = dict.fromkeys(ranks, mine)
@@ -305,9 +303,8 @@ async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) 
     sending: list[Awaitable[None]] = []
     for number in range(max(len(each) for each in parts.values()) + 1):
         # The next pieces leave before anybody waits for these.
-        leaving, sending = sending, [
-            ch.send(peer, blocks[peer][parts[peer][number]]) for peer in peers if number < len(parts[peer])
-        ]
+        leaving = sending
+        sending = [ch.send(peer, blocks[peer][parts[peer][number]]) for peer in peers if number < len(parts[peer])]
         if 0 < number <= len(parts[ch.rank]):
             part = parts[ch.rank][number - 1]
             own, into = mine[part], out[part]

@@ -80,9 +80,7 @@ def registered(url: str, rank: int | None, size: int | None, limit: float | None
     """What a program's own handler gives ``init_process_group``."""
     more = {} if limit is None else {"timeout": timedelta(seconds=limit)}
     try:
-        store, place, count = next(
-            rendezvous(url, -1 if rank is None else rank, -1 if size is None else size, **more)
-        )
+        store, place, count = next(rendezvous(url, -1 if rank is None else rank, -1 if size is None else size, **more))
     except StopIteration:
         raise RuntimeUsageError(f"the rendezvous handler of {url!r} yields no (store, rank, world_size)") from None
     except (TypeError, ValueError) as error:

@@ -58,9 +58,7 @@ class Lateness:
         """A call has waited long for ``peers``, and may do so: asks them only whether it is their call, too."""
         self._inquire(call, peers)
 
-    def ask(
-        self, subject: Subject, peers: list[int], then: Callable[[Inquiry], None]
-    ) -> None:
+    def ask(self, subject: Subject, peers: list[int], then: Callable[[Inquiry], None]) -> None:
         """Something waits for long: ``then`` hears where ``peers`` are."""
         self._inquire(subject, peers, then)
 

@@ -64,9 +64,7 @@ def cut_of(x: Any, counts: Sequence[int] | None, rank: int, size: int) -> Cut:
     what = f"reduce_scatter on rank {rank}"
     if isinstance(x, (list, tuple)) and (counts is None or any(isinstance(part, np.ndarray) for part in x)):
         if len(x) != size or counts is not None:
-            raise UsageError(
-                f"{what}: a list takes one array per rank ({size}) and no counts; it has {len(x)}"
-            )
+            raise UsageError(f"{what}: a list takes one array per rank ({size}) and no counts; it has {len(x)}")
         given = [as_array(part, what=f"reduce_scatter, part {i}", rank=rank) for i, part in enumerate(x)]
         parts = [part for part, _ in given]
         for part in parts:

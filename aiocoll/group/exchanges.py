@@ -44,15 +44,11 @@ class Exchanges(Calls):
     _keeper: Ready | None = None
 
     @overload
-    def all_to_all(
-        self, parts: Blocks[Dtype], **limits: Unpack[Limits]
-    ) -> Posted[list[NDArray[Dtype]]]: ...
+    def all_to_all(self, parts: Blocks[Dtype], **limits: Unpack[Limits]) -> Posted[list[NDArray[Dtype]]]: ...
     @overload
     def all_to_all(self, parts: Any, **limits: Unpack[Limits]) -> Posted[list[Any]]: ...
 
-    def all_to_all(
-        self, parts: Any, *, timeout: float | None = None, name: str | None = None
-    ) -> Posted[list[Any]]:
+    def all_to_all(self, parts: Any, *, timeout: float | None = None, name: str | None = None) -> Posted[list[Any]]:
         """What every rank has for me: a list in rank order. ``parts``: one array per rank, of any shapes and dtypes;
         an array is split along axis 0 as numpy.array_split does."""
         if timeout is None and name is None and self._at_home():

@@ -120,9 +120,7 @@ class Growing(Calls):
 
         return Posted(self._grown(begun, turn, n, timeout, wait), taken_back, "grow")
 
-    async def _grown(
-        self, begun: Posted[Any], turn: Turn, n: int | None, timeout: float | None, wait: float
-    ) -> Group:
+    async def _grown(self, begun: Posted[Any], turn: Turn, n: int | None, timeout: float | None, wait: float) -> Group:
         if turn.number < 0:
             await begun  # says why the call could not be made
         id = identifier("grow", self._scope.id, turn.number)

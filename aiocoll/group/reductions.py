@@ -253,9 +253,7 @@ class Reductions(Calls):
     @overload
     def scan(self, x: Any, op: Op | str = SUM, **limits: Unpack[Limits]) -> Posted[Any]: ...
 
-    def scan(
-        self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None
-    ) -> Posted[Any]:
+    def scan(self, x: Any, op: Op | str = SUM, *, timeout: float | None = None, name: str | None = None) -> Posted[Any]:
         """The inclusive prefix: the reduction over ranks 0 to mine, of the shape of ``x``, which is equal on all ranks,
         as is the dtype."""
         return self._prefix("scan", x, op, timeout, name)

@@ -109,6 +109,7 @@ def _name(dump: dict[str, Any]) -> str:
 
 # -- the signal
 
+
 def install() -> None:
     """Takes SIGUSR2, if it has its default disposition and this is the main thread; again: nothing."""
     global _installed

@@ -38,9 +38,7 @@ class Seat:
     """By which the store's server knows it."""
 
     def encode(self) -> bytes:
-        return json.dumps(
-            [self.ranks, self.nnodes, self.on_failure, self.host, self.pid, self.process]
-        ).encode()
+        return json.dumps([self.ranks, self.nnodes, self.on_failure, self.host, self.pid, self.process]).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Seat:

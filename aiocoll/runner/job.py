@@ -345,9 +345,7 @@ class Attempt:
         """How the ranks here have fared, for what is said of all."""
         running = self.running if self._over.is_set() else ()
         clocks = time.time() - time.monotonic()
-        return result_of(
-            self.verdict, size=self.size, host=self.host, clocks=clocks, running=running, over=over
-        )
+        return result_of(self.verdict, size=self.size, host=self.host, clocks=clocks, running=running, over=over)
 
     def last_words(self) -> list[str]:
         """What is said at the very end: how it was stopped, or the cause."""

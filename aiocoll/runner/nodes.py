@@ -138,9 +138,7 @@ class Node:
 
     async def _take_seat(self) -> None:
         options = self._options
-        mine = Seat(
-            options.ranks, nnodes_text(options), options.on_failure, self.host, os.getpid(), process_token()
-        )
+        mine = Seat(options.ranks, nnodes_text(options), options.on_failure, self.host, os.getpid(), process_token())
         wanted = options.node_rank
         if wanted is None:
             wanted = 0 if self.serves else await self._free_number(mine)
@@ -196,9 +194,7 @@ class Node:
             raise RendezvousError(reply["refused"])
         first, ranks = reply["first"], self._options.ranks
         layout = self._layout(0, master)
-        return replace(
-            layout, size=first + ranks, first=first, node_rank=self.rank, nnodes=reply["nodes"], join=True
-        )
+        return replace(layout, size=first + ranks, first=first, node_rank=self.rank, nnodes=reply["nodes"], join=True)
 
     def watch(self, restart: int, ended: Callable[[End], None]) -> None:
         """From now on `ended` is called (once) when the attempt is over somewhere, or node 0 is gone."""

@@ -31,7 +31,7 @@ _DROPPED_WITH_VALUE = ("--monitor-interval", "--start-method", "--role", "--map-
 _REFUSED = {
     "--run-path": "name the script itself",
     "--logs-specs": "use --log-dir",
-    "--numa-binding": 'start through numactl: --no-python numactl ... python script.py',
+    "--numa-binding": "start through numactl: --no-python numactl ... python script.py",
     "--virtual-local-rank": "read LOCAL_RANK in the script",
     "--duplicate-stdout-filters": "use --log-dir, and search the files",
     "--duplicate-stderr-filters": "use --log-dir, and search the files",
@@ -119,6 +119,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
 
+    # An option is a line or two.
+    # fmt: off
     what = made.add_argument_group("what to start")
     what.add_argument("-m", "--module", action="store_true", help="the program is a module, as for python -m")
     what.add_argument(*_spellings("--no-python"), action="store_true", help="the program is an executable")
@@ -176,6 +178,7 @@ def parser() -> argparse.ArgumentParser:
     for name in (*_REFUSED, *_REFUSED_ALIASES):
         add(*_spellings(name), action=_Refused, nargs="?", help=argparse.SUPPRESS)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    # fmt: on
     return made
 
 

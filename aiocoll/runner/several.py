@@ -158,9 +158,7 @@ async def _result(future: asyncio.Future[T]) -> T:
     return await asyncio.shield(future)
 
 
-async def _unless_stopped(
-    wanted: Coroutine[Any, Any, T], signals: Signals, seconds: float = math.inf
-) -> T | None:
+async def _unless_stopped(wanted: Coroutine[Any, Any, T], signals: Signals, seconds: float = math.inf) -> T | None:
     """What `wanted` gives, None if a signal that ends the job comes before, or the time is up."""
     getting = asyncio.ensure_future(wanted)
     stopping = asyncio.ensure_future(signals.arrived.wait())

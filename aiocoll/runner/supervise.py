@@ -168,9 +168,7 @@ async def _serving(started: Started) -> AsyncIterator[None]:
         await server.close()
 
 
-def supervise(
-    options: Options, recipe: Recipe, console: Console, first: Started | None, early: EarlySignals
-) -> int:
+def supervise(options: Options, recipe: Recipe, console: Console, first: Started | None, early: EarlySignals) -> int:
     """Runs a `Supervisor` in an event loop of its own and says the last words; errors of the meeting are some, too."""
     try:
         code, words = asyncio.run(Supervisor(options, recipe, console).run(first, early))

@@ -215,7 +215,7 @@ def decode(code: int, *, hint: bool = False) -> str:
 
 
 def names(ranks: Iterable[int]) -> str:
-    """"rank 1", "ranks 0, 2 and 3"."""
+    """ "rank 1", "ranks 0, 2 and 3"."""
     found = [str(rank) for rank in sorted(ranks)]
     if len(found) == 1:
         return f"rank {found[0]}"
@@ -238,9 +238,7 @@ def traceback_of(ending: Ending) -> list[str]:
     return tail[start:]
 
 
-def summary(
-    verdict: Verdict, *, size: int, host: str, running: Iterable[int] = (), told: bool = False
-) -> list[str]:
+def summary(verdict: Verdict, *, size: int, host: str, running: Iterable[int] = (), told: bool = False) -> list[str]:
     """The last words on screen: what became of the others first, the cause last.
 
     ``told``: of those that failed it has been said already (`chronicle`).

@@ -330,9 +330,7 @@ class SyncCalls(About):
 
     # ------------------------------------------------------------------------------------------ messages
 
-    def send(
-        self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
-    ) -> None:
+    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False) -> None:
         """Returns when ``x`` may be changed, or when a receive has taken it (``synchronous``)."""
         self._driver.run(lambda: self._group.send(x, dst, tag, timeout=timeout, synchronous=synchronous))
 

@@ -94,11 +94,11 @@ def _call(made: Made, number: int) -> str:
 
 
 def job_named(job: str) -> str:
-    """"job 3f2a", "a job without a name"."""
+    """ "job 3f2a", "a job without a name"."""
     return f"job {job}" if job else "a job without a name"
 
 
 def some(ranks: Iterable[int]) -> str:
-    """"rank 1", "ranks 0, 2, 3"."""
+    """ "rank 1", "ranks 0, 2, 3"."""
     found = [str(rank) for rank in sorted(ranks)]
     return f"rank {found[0]}" if len(found) == 1 else f"ranks {', '.join(found)}"

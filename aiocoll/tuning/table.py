@@ -37,9 +37,7 @@ class Rule:
     in_turn: bool = False
     """Only where the operands must be folded from rank 0 on."""
 
-    def fits(
-        self, collective: str, nbytes: int, size: int, hosts: int, link: str, *, in_turn: bool = False
-    ) -> bool:
+    def fits(self, collective: str, nbytes: int, size: int, hosts: int, link: str, *, in_turn: bool = False) -> bool:
         return (
             collective == self.collective
             and self.link in (None, link)

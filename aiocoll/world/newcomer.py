@@ -172,9 +172,7 @@ class _Newcomer:
 class _Attempt:
     """One attempt to become a rank; its task gives the group, or None when nothing has come of it."""
 
-    def __init__(
-        self, wanted: Wanted, lineage: Lineage, reached: Reached, id: str, asker: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, wanted: Wanted, lineage: Lineage, reached: Reached, id: str, asker: Mapping[str, Any]) -> None:
         self._wanted, self._lineage, self._reached, self.id, self._asker = wanted, lineage, reached, id, asker
         address = wanted.settings.host or reached.address
         self._opening = Opening(wanted, lineage, reached.store, reached.where, address)

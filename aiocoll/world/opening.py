@@ -140,8 +140,9 @@ class Ear:
         others = {rank: info.get("transport", "") for rank, info in enumerate(meeting.members)}
         others = {rank: other for rank, other in others.items() if other != kind}
         if others:
-            here, there = kind or self._wanted.transport, "; ".join(
-                f"{other or 'sockets or shared memory'} on rank {rank}" for rank, other in others.items()
+            here, there = (
+                kind or self._wanted.transport,
+                "; ".join(f"{other or 'sockets or shared memory'} on rank {rank}" for rank, other in others.items()),
             )
             raise UsageError(f"transport={here!r} here, and {there}: all ranks of a job use the same")
 
@@ -183,8 +184,12 @@ class Ear:
         pids = _of_members(meeting, "process id", _pid)
         members = tuple(
             Member(
-                rank, str(info.get("host", "")), pids[rank], str(info.get("boot", "")),
-                memory.get(rank, ""), numbers[rank] if numbers else rank,
+                rank,
+                str(info.get("host", "")),
+                pids[rank],
+                str(info.get("boot", "")),
+                memory.get(rank, ""),
+                numbers[rank] if numbers else rank,
             )  # fmt: skip
             for rank, info in enumerate(meeting.members)
         )

@@ -97,9 +97,7 @@ def test_f10_what_was_started_and_dropped_goes_on(fabric: str) -> None:
 @pytest.mark.parametrize("threaded", [False, True])
 def test_f10_a_work_that_was_dropped_goes_on(tmp_path: Path, threaded: bool) -> None:
     def rank(number: int) -> None:
-        with aiocoll.sync.connect(
-            f"file://{tmp_path}/meet", rank=number, size=2, transport="tcp", timeout=30
-        ) as group:
+        with aiocoll.sync.connect(f"file://{tmp_path}/meet", rank=number, size=2, transport="tcp", timeout=30) as group:
             outs = [np.zeros(100) for _ in range(5)]
             for tag, out in enumerate(outs):
                 group.start.recv(1 - number, tag, out)

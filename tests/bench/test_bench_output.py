@@ -117,9 +117,7 @@ def one(seconds: float, spread: float = 0.0, **facts: Any) -> Report:
         (100e-6, 101e-6, 0.0, 0.0, "slower"),
     ],
 )
-def test_a_change_is_one_beyond_the_noise(
-    before: float, now: float, noise: float, spread: float, verdict: str
-) -> None:
+def test_a_change_is_one_beyond_the_noise(before: float, now: float, noise: float, spread: float, verdict: str) -> None:
     for old, new in ((one(before, spread), one(now)), (one(before), one(now, spread))):
         (change,) = saved.changes(old, new, noise)
         assert change.verdict == verdict

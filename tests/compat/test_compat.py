@@ -37,8 +37,11 @@ def _environment(**more: str) -> dict[str, str]:
 
 def _run(command: list[str | Path], **more: str) -> None:
     ended = subprocess.run(
-        [str(each) for each in command], env=_environment(**more), timeout=ENOUGH_SECONDS,
-        capture_output=True, text=True,
+        [str(each) for each in command],
+        env=_environment(**more),
+        timeout=ENOUGH_SECONDS,
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -28,7 +28,6 @@ class Stranger:
     def __iter__(self) -> Any:
         raise ZeroDivisionError("gone through")
 
-
     def __bool__(self) -> bool:
         raise ZeroDivisionError("asked for a truth")
 

@@ -34,9 +34,7 @@ def follow(page: str, folder: Path, *, code: int = 0) -> None:
     environ = {**os.environ, "PYTHONPATH": str(folder)}
     for each in snippets(ROOT / "docs" / page):
         for command, shown in commands(each.code) if each.language == "console" else ():
-            done = subprocess.run(
-                words(command), cwd=folder, env=environ, capture_output=True, text=True, timeout=60
-            )
+            done = subprocess.run(words(command), cwd=folder, env=environ, capture_output=True, text=True, timeout=60)
             assert done.returncode == code, f"{command}\n{done.stdout}{done.stderr}"
             if shown:
                 assert sorted(done.stdout.splitlines()) == sorted(shown), done.stdout + done.stderr

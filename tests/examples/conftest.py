@@ -39,9 +39,7 @@ class Installed:
     def run(self, *command: str, seconds: float = 100) -> subprocess.CompletedProcess[str]:
         """Runs that Python in the folder; gives its output."""
         whole = [str(self.python), *command]
-        return subprocess.run(
-            whole, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=seconds
-        )
+        return subprocess.run(whole, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=seconds)
 
 
 def wanted(name: str, found: dict[str, Distribution], extra: str = "") -> None:

@@ -105,5 +105,3 @@ def require_memory(gib: float) -> None:
     free = int(found[1]) / (1 << 20) if found else 0.0
     if free < gib:
         pytest.skip(f"needs {gib} GiB of memory that is free, and {free:.1f} are")
-
-

@@ -217,7 +217,6 @@ class Stranger:
         raise ZeroDivisionError("compared")
 
 
-
 @pytest.mark.parametrize(
     "call, words",
     [

@@ -57,9 +57,7 @@ def test_one_failure_is_one_dump_until_something_succeeds(source: Source, later:
     assert _why(source) == ["first", "second"]
 
 
-def test_what_is_pending_is_written_at_the_end_of_the_program(
-    source: Source, later: list[Callable[[], None]]
-) -> None:
+def test_what_is_pending_is_written_at_the_end_of_the_program(source: Source, later: list[Callable[[], None]]) -> None:
     source.failed("at last", later.append)
     dumping.flush_all()
     assert _why(source) == ["at last"]

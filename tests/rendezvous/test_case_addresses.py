@@ -91,9 +91,9 @@ def test_i3_a_host_without_ipv6_is_none_the_worse(hosts: list[Host]) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[0:0:0:0:0:0:0:1]"])
 async def test_i3_a_world_on_loopback_of_either_kind(host: str) -> None:
     try:
-        with socket.create_server(("::1" if ":" in host else "127.0.0.1", 0), family=(
-            socket.AF_INET6 if ":" in host else socket.AF_INET
-        )) as server:
+        with socket.create_server(
+            ("::1" if ":" in host else "127.0.0.1", 0), family=(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        ) as server:
             url = f"tcp://{host}:{server.getsockname()[1]}"
     except OSError as error:
         pytest.skip(f"this host has no {host}: {error.strerror}")

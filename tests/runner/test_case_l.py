@@ -231,7 +231,5 @@ def test_r3_the_survivors_go_on_and_a_replacement_joins(runner: Any) -> None:
     done = runner.run("-n", 4, "--on-failure", "shrink", "--max-restarts", 1, script)
     assert done.code == 0, done.err
     said = sorted(line.partition("] ")[2] for line in done.out.splitlines())
-    assert said == sorted(
-        ["three 3 6", "four 4 (3,) {'step': 7} 10", "stays broken"] * 3 + ["new 3 {'step': 7} 10"]
-    )
+    assert said == sorted(["three 3 6", "four 4 (3,) {'step': 7} 10", "stays broken"] * 3 + ["new 3 {'step': 7} 10"])
     assert done.last == "aiocoll: ranks 0, 1, 2 and 3 finished: the job succeeded"

@@ -19,24 +19,33 @@ BEGIN = """
         for _ in range(3):
             group.barrier()
 """
-MISMATCH = BEGIN + """
+MISMATCH = (
+    BEGIN
+    + """
         if group.rank == 2:
             group.broadcast(np.arange(3.0))
         else:
             group.all_reduce(np.arange(3.0))
 """
-HANG = BEGIN + """
+)
+HANG = (
+    BEGIN
+    + """
         if group.rank == 1:
             print("here", flush=True)
             while True:
                 time.sleep(0.05)
         group.all_reduce(np.arange(3.0))
 """
-KILLED = BEGIN + """
+)
+KILLED = (
+    BEGIN
+    + """
         if group.rank == 1:
             os.kill(os.getpid(), 9)
         group.all_reduce(np.arange(3.0))
 """
+)
 
 
 @pytest.fixture

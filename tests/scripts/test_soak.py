@@ -79,9 +79,7 @@ def test_what_does_not_exist_is_refused(soak: ModuleType, arguments: list[str]) 
     assert soak.main(arguments) == 2
 
 
-def test_programs_that_do_not_exist_are_refused_by_name(
-    soak: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_that_do_not_exist_are_refused_by_name(soak: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(["--replay", "all_reduce:magic size=3 victim=1 crash frames=2 seed=5"]) == 2
     assert "all_reduce:magic" in capsys.readouterr().err
 

@@ -26,9 +26,7 @@ def test_a_sender_and_a_receiver_do_one_message_at_a_time() -> None:
 
 
 def test_ranks_of_one_host_share_its_card_and_talk_past_it() -> None:
-    network = Network(
-        4, latency=2.0, bandwidth=10.0, hosts=[0, 0, 1, 1], local_latency=0.5, local_bandwidth=100.0
-    )
+    network = Network(4, latency=2.0, bandwidth=10.0, hosts=[0, 0, 1, 1], local_latency=0.5, local_bandwidth=100.0)
     assert [network.delay(0, 2, 10, 0.0), network.delay(1, 3, 10, 0.0)] == [3, 4]
     assert [network.delay(0, 1, 10, 0.0), network.delay(1, 0, 10, 0.0)] == [0.6, 0.6]
     assert network.delay(0, 0, 10, 7.0) == 7

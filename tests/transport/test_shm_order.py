@@ -248,5 +248,3 @@ def test_the_setting_is_checked() -> None:
     assert Settings.from_env({"AIOCOLL_SHM_FENCE": "Kernel"}).shm_fence == "kernel"
     with pytest.raises(UsageError, match="AIOCOLL_SHM_FENCE='cpu': one of auto, kernel is needed"):
         Settings.from_env({"AIOCOLL_SHM_FENCE": "cpu"})
-
-

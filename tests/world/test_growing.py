@@ -65,8 +65,7 @@ async def test_members_come_first_and_newcomers_after_them(transport: str, size:
     found = await job.run(size, main, job.newcomer(new), job.newcomer(new))
     everybody, new_ranks = tuple(range(size + 2)), (size, size + 1)
     expected = {
-        rank: (("world.1", rank, size + 2, everybody, new_ranks, size + 2, size + 2), {"step": 7})
-        for rank in everybody
+        rank: (("world.1", rank, size + 2, everybody, new_ranks, size + 2, size + 2), {"step": 7}) for rank in everybody
     }
     assert sorted(found, key=lambda each: each[0][1]) == list(expected.values())
     assert await job.keys() == []

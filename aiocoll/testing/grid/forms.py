@@ -209,9 +209,7 @@ def facade_call(part: Part, dist: Any, async_op: bool) -> tuple[Callable[[], Any
     raise ValueError(f"nobody knows how to call {cell.collective}")
 
 
-def _single_call(
-    part: Part, dist: Any, op: Any, async_op: bool
-) -> tuple[Callable[[], Any], Callable[[], str]] | None:
+def _single_call(part: Part, dist: Any, op: Any, async_op: bool) -> tuple[Callable[[], Any], Callable[[], str]] | None:
     """For every other turn, the same with one tensor for what all ranks give or get, stacked or one after the other."""
     cell, root = part.cell, part.cell.root
     if cell.turn % 2 or cell.layout == "number":

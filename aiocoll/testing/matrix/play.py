@@ -34,13 +34,17 @@ _LINGER: Final = 4 * DEADLINE
 @lru_cache(1)
 def programs() -> dict[str, Program]:
     """All programs by name."""
-    return algorithm_programs() | call_programs() | {
-        "agree": Program("agree"),
-        "compute and shrink": Program("compute and shrink", faults=(*FAULTS, *CUTS)),
-        "shrink": Program("shrink"),
-        "grow by one": Program("grow by one", share=1 / 3),
-        "grow by two": Program("grow by two", serves=lambda size: size > 2, share=1 / 3),
-    }
+    return (
+        algorithm_programs()
+        | call_programs()
+        | {
+            "agree": Program("agree"),
+            "compute and shrink": Program("compute and shrink", faults=(*FAULTS, *CUTS)),
+            "shrink": Program("shrink"),
+            "grow by one": Program("grow by one", share=1 / 3),
+            "grow by two": Program("grow by two", serves=lambda size: size > 2, share=1 / 3),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,7 @@ class Inlane(Lane):
         "_words", "bytes_received", "slots", "taken",
     )  # fmt: skip
 
-    def __init__(
-        self, port: ShmTransport, rank: int, peer: Peer, sink: FrameSink, mine: int, theirs: int
-    ) -> None:
+    def __init__(self, port: ShmTransport, rank: int, peer: Peer, sink: FrameSink, mine: int, theirs: int) -> None:
         self._port, self._peer, self._sink = port, rank, sink
         self._connection = peer.connection
         geometry = self._geometry = port.segment.geometry
@@ -116,9 +114,7 @@ class Inlane(Lane):
 
     # -- one frame in one slot: the quick way
 
-    def fetch(
-        self, stamp: Stamp, call: int, wait: bool, into: NDArray[Any] | None = None
-    ) -> NDArray[Any] | None:
+    def fetch(self, stamp: Stamp, call: int, wait: bool, into: NDArray[Any] | None = None) -> NDArray[Any] | None:
         """The payload of the next frame, where it lies, if it is the one meant and here, or comes while one may look;
         from private memory it is copied ``into`` that, if given. Whoever gets it calls ``took`` when it is through."""
         taken = self.taken

@@ -74,9 +74,7 @@ def kernel_fence() -> Callable[[], None]:
     return fence
 
 
-def play(
-    words: Words, side: int, fence: Callable[[], None], *, alive: Callable[[], bool], rounds: int = ROUNDS
-) -> int:
+def play(words: Words, side: int, fence: Callable[[], None], *, alive: Callable[[], bool], rounds: int = ROUNDS) -> int:
     """One of the two sides of the test; ``words`` are shared and zero at first. How many rounds were played.
 
     Each round asks two questions. Data, fence, counter: does whoever sees the counter see the data? And where both say
@@ -124,9 +122,13 @@ def hold(fence: Callable[[], None]) -> str:
         os.ftruncate(fd, _BYTES)
         with mmap.mmap(fd, _BYTES) as memory:
             command = [sys.executable, "-I", "-S", __file__, str(fd)]
-            with subprocess.Popen(
-                command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            ) as other, memoryview(memory) as view, view.cast("Q") as words:
+            with (
+                subprocess.Popen(
+                    command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                ) as other,
+                memoryview(memory) as view,
+                view.cast("Q") as words,
+            ):
                 try:
                     play(words, 0, fence, alive=lambda: other.poll() is None)
                 except BaseException:

@@ -119,9 +119,7 @@ class Segment:
     fence: Callable[[], None] | None
     fd: int
 
-    def __init__(
-        self, geometry: Geometry, fd: int, memory: mmap.mmap, fence: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, geometry: Geometry, fd: int, memory: mmap.mmap, fence: Callable[[], None] | None = None) -> None:
         self.geometry, self.fd, self.fence = geometry, fd, fence
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self.bytes: memoryview = memoryview(memory)

@@ -24,7 +24,7 @@ dist.all_reduce(total, group=everyone)
 print("everyone", total.item())
 
 alone, groups = dist.new_subgroups_by_enumeration([[0], [1, 2]])
-mine = torch.tensor([10.0 ** rank])
+mine = torch.tensor([10.0**rank])
 dist.all_reduce(mine, group=alone)
 print("my subgroup", mine.item(), len(groups), dist.get_world_size(alone))
 
