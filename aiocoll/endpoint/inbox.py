@@ -17,6 +17,7 @@ from ..buffers import flat_bytes
 from ..errors import WireError
 from ..wire import frame
 from ..wire.frame import Drain, Landing, pour
+from ..wire.rope import Payload
 from .mailbox import Mailbox
 from .message import Message
 from .operations import EMPTY, Outgoing, Receive, cost
@@ -86,7 +87,7 @@ class Inbox:
         self.endpoint = endpoint
         self.expected: dict[Key, Receive] = {}
         self.arrived: dict[Key, Arrival] = {}
-        self.offers: dict[Ticket, tuple[Outgoing, memoryview]] = {}
+        self.offers: dict[Ticket, tuple[Outgoing, Payload]] = {}
         self._granted: dict[Ticket, tuple[Receive | Message, int]] = {}
         self._landing: dict[int, Receive] = {}
         self.gone: dict[int, int] = {}
@@ -107,7 +108,7 @@ class Inbox:
     # -- sending
 
     def send(
-        self, kind: int, peer: int, key: tuple[int, int, int], meta: bytes, payload: memoryview | None,
+        self, kind: int, peer: int, key: tuple[int, int, int], meta: bytes, payload: Payload | None,
         ticket: Callable[[], Outgoing], offered: bool = False,
     ) -> Outgoing | None:  # fmt: skip
         """Sends DATA or MESSAGE number ``key`` = (group, call, step); None when the payload may be reused already.

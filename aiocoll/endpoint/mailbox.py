@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ..errors import AiocollError, WireError
 from ..wire import frame
 from ..wire.frame import Landing
+from ..wire.rope import Payload, Rope
 from .message import TAG_MASK, Message, MessageReceive, MessageSend, Wanted, by_order
 from .operations import DONE, Done, cost
 
@@ -53,7 +54,7 @@ class Mailbox:
     # -- sending
 
     def send(
-        self, peer: int, tag: int, meta: bytes, payload: memoryview | None, timeout: float, offered: bool = False
+        self, peer: int, tag: int, meta: bytes, payload: Payload | None, timeout: float, offered: bool = False
     ) -> MessageSend | Done:
         """Sends one message to a world rank; ``offered``: not before a receive takes it."""
         scope, endpoint = self.scope, self.endpoint
@@ -64,6 +65,8 @@ class Mailbox:
             failed = MessageSend(scope, peer, tag, step, timeout)
             failed.finish(endpoint.failure.loss(peer, scope, failed.describe()))
             return failed
+        if type(payload) is Rope and not getattr(endpoint.link(peer), "gathers", False):
+            payload = memoryview(bytes(payload))
         key = (scope.id, tag & TAG_MASK, step)
         operation = endpoint.inbox.send(
             frame.MESSAGE, peer, key, meta, payload, lambda: MessageSend(scope, peer, tag, step, timeout), offered

@@ -22,6 +22,7 @@ from ..endpoint.operations import Done
 from ..errors import AiocollError, MismatchError, SerializationError, UsageError
 from ..observe.flight import Entry
 from ..wire.codec import parse
+from ..wire.rope import Rope
 from .objects import Objects
 from .packing import Packed, array_of, direct, value_of
 from .posted import Posted, when_awaited
@@ -60,13 +61,16 @@ class Messages(Objects):
 
     @when_awaited
     def send_object(
-        self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False
-    ) -> Posted[None]:
-        """Sends plain Python data to rank ``dst``, as ``send`` does; a receiver of what cannot be serialised is told
-        so."""
+        self, obj: Any, dst: int, tag: int = 0, *, timeout: float | None = None, synchronous: bool = False,
+        buffered: bool = False,
+    ) -> Posted[None]:  # fmt: skip
+        """Sends plain data to rank ``dst``, as ``send`` does; a receiver of what cannot be serialised is told so.
+
+        Large arrays in it travel from where they are, or (``buffered``) from a copy that is made now.
+        """
         self._usable("send_object")
         try:
-            data = self._dumped(obj, "send_object").bytes_now()
+            data = self._dumped(obj, "send_object").payload(buffered=buffered)
         except SerializationError as error:
             text = np.frombuffer(str(error).encode()[:4096], np.uint8)
             sending = self._sent("send_object", dst, tag, _REFUSED_META, text, timeout)
@@ -75,19 +79,20 @@ class Messages(Objects):
         return self._sent("send_object", dst, tag, _OBJECT_META, data, timeout, synchronous)
 
     def _sent(
-        self, what: str, dst: int, tag: int, meta: bytes, data: Array, timeout: float | None, offered: bool = False
-    ) -> Posted[None]:
+        self, what: str, dst: int, tag: int, meta: bytes, data: Array | Rope, timeout: float | None,
+        offered: bool = False,
+    ) -> Posted[None]:  # fmt: skip
         scope = self._scope
         peer = scope.ranks[self._rank_of(dst, what, "dst")]
         number = self._tag(tag, what)
         seconds = self._seconds(timeout, what)
         self._counts[what] = self._counts.get(what, 0) + 1
-        payload = data.data if data.nbytes else None
+        payload = data if isinstance(data, Rope) else data.data if data.nbytes else None
         fact = self._endpoint.flight.message(scope.id, what, dst, number)
         operation = scope.mailbox.send(peer, number, meta, payload, seconds, offered)
         return Posted(self._send(what, operation, data, fact), lambda _: self._keep_sending(operation), what)
 
-    async def _send(self, what: str, operation: MessageSend | Done, data: Array, fact: Entry) -> None:
+    async def _send(self, what: str, operation: MessageSend | Done, data: Array | Rope, fact: Entry) -> None:
         try:
             await operation
         except (asyncio.CancelledError, GeneratorExit) as error:

@@ -19,6 +19,7 @@ from ..buffers.layout import PIECE_BYTES
 from ..endpoint import Channel
 from ..errors import SerializationError, UsageError
 from ..wire.objects import dumps, loads
+from ..wire.rope import Rope
 from .movement import Movement
 from .packing import blob_of, read_blob
 from .posted import Posted
@@ -42,6 +43,10 @@ class Dumped:
     def bytes_now(self) -> NDArray[np.uint8]:
         """The message at once."""
         return np.frombuffer(b"".join(self.parts), np.uint8)
+
+    def payload(self, *, buffered: bool = False) -> NDArray[np.uint8] | Rope:
+        """The message as it is sent: a large one from where its arrays are, unless it is to be ``buffered``."""
+        return self.bytes_now() if buffered or self.nbytes <= PIECE_BYTES else Rope(self.parts)
 
     async def data(self, ch: Channel) -> NDArray[np.uint8]:
         """The message; a large one is put together piece by piece."""

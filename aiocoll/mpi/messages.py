@@ -256,8 +256,11 @@ class Messages(Calling):
     def _sending_object(
         self, obj: Any, dest: int, tag: int, what: str, timeout: float | None = None, *, synchronous: bool = False
     ) -> Plan:
-        number = self._tag_of(tag, what)
-        return lambda group: group.send_object(obj, dest, number, timeout=timeout, synchronous=synchronous)
+        """What is started (it has no deadline) takes the object as it is now."""
+        number, started = self._tag_of(tag, what), timeout == math.inf
+        return lambda group: group.send_object(
+            obj, dest, number, timeout=timeout, synchronous=synchronous, buffered=started
+        )
 
     def _start(self, what: str, plan: Plan, whom: str = "") -> Request:
         group = self._group

@@ -43,8 +43,9 @@ class Link(Protocol):
 
     def submit(self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Any) -> Queued | None:
         """Sends a frame, at once as far as possible. None: the payload may be reused already. Otherwise the rest is
-        queued by reference, and its ``sent.finish()`` follows. ``payload`` is None or a contiguous byte view. Raises
-        nothing: a broken link is reported to ``Owner.lost``, and swallows what is submitted later."""
+        queued by reference, and its ``sent.finish()`` follows. ``payload`` is None or a contiguous byte view, or, for a
+        link that says ``gathers = True``, a Rope. Raises nothing: a broken link is reported to ``Owner.lost``, and
+        swallows what is submitted later."""
 
     def progress(self) -> bool:
         """Moves what can be moved without waiting, both ways, boundedly; True if anything moved."""

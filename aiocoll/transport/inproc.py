@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from ..errors import WireError
 from ..wire.frame import HEADER_BYTES, FrameSink, pour
+from ..wire.rope import Rope, pieces_of
 from .base import Link, Owner, Queued, Sent
 
 _Frame = tuple[int, int, int, int, bytes, bytes]
@@ -92,6 +93,7 @@ class InprocLink:
     )  # fmt: skip
     peer: int
     transport: str
+    gathers = True
     bytes_sent: int
     bytes_received: int
 
@@ -167,6 +169,7 @@ class Loopback:
     bytes_sent: int
     bytes_received: int
     transport = "inproc"
+    gathers = True
 
     def __init__(self, peer: int, sink: FrameSink) -> None:
         self.peer, self._sink = peer, sink
@@ -195,7 +198,8 @@ def _hand_over(sink: FrameSink, arrived: tuple[int, int, int, int, bytes, Any]) 
     landing = sink.arriving(kind, group, call, step, meta, len(data))
     if landing is None:
         return
-    pour(memoryview(data), landing)
+    for piece in pieces_of(data if isinstance(data, Rope) else memoryview(data)):
+        pour(piece, landing)
     landing.complete()
 
 

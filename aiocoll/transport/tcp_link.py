@@ -10,11 +10,13 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import WireError
 from ..wire.codec import pack_control
 from ..wire.frame import CONTROL, CREDIT, FrameReader, FrameSink, pack_header
+from ..wire.rope import Rope, pieces_of
 from .base import Queued, Sent
 from .forked import not_for_children
 from .item import Item
@@ -40,6 +42,7 @@ class TcpLink:
     )  # fmt: skip
     peer: int
     transport: str
+    gathers = True
     bytes_sent: int
     bytes_received: int
 
@@ -81,6 +84,9 @@ class TcpLink:
                     done = self._socket.send(head)
                 elif nbytes <= _JOINED_BYTES_MAX:
                     done = self._socket.send(head + payload)
+                elif type(payload) is Rope:
+                    first = islice(payload.pieces(0, self._port.turn_bytes), _PARTS_MAX - 1)
+                    done = self._socket.sendmsg([head, *first])
                 else:
                     # While the peer drains, the kernel goes on taking: not more than a turn's worth at once.
                     done = self._socket.sendmsg((head, payload[: self._port.turn_bytes]))
@@ -94,7 +100,7 @@ class TcpLink:
                 return None
         else:
             done = 0
-        parts = [memoryview(head)] if not nbytes else [memoryview(head), payload]
+        parts = [memoryview(head), *(pieces_of(payload) if nbytes else ())]
         item = Item(parts)
         item.skip(done)
         self._queue.append(item)

@@ -105,8 +105,8 @@ def test_n1_parts_below_two_gib_that_are_more_together() -> None:
 
 
 def test_n1_an_object_with_an_array_over_two_gib(tmp_path: Path) -> None:
-    """It comes as a new array beside its neighbours in the object; its sender puts it together once, in one piece."""
-    require_memory(6.0)
+    """It comes as a new array beside its neighbours in the object; its sender sends it from where it is."""
+    require_memory(4.0)
     nbytes = 2 * GIB + 1
     with windows(nbytes, 10) as given, Added() as added:
 
@@ -119,7 +119,7 @@ def test_n1_an_object_with_an_array_over_two_gib(tmp_path: Path) -> None:
             group.barrier()
 
         in_threads(2, "shm", tmp_path, program)
-    assert added.most < 2 * nbytes + 64 * MIB, f"{added.most / MIB:.0f} MiB"
+    assert added.most < nbytes + 64 * MIB, f"{added.most / MIB:.0f} MiB"
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])

@@ -88,3 +88,19 @@ def test_classes_travel_where_pickle_is_allowed(ranks: Ranks) -> None:
         assert [each.x for each in comm.allgather(Point(comm.rank))] == [0, 1]
 
     ranks(2, body, allow_pickle=True)
+
+
+@pytest.mark.parametrize("call", ["isend", "ibsend", "issend"])
+def test_a_large_object_is_sent_as_it_was_when_the_call_was_made(ranks: Ranks, call: str) -> None:
+    def body(comm: Any) -> None:
+        if comm.rank == 0:
+            mine = {"array": np.arange(2e5)}
+            request = getattr(comm, call)(mine, 1)
+            mine["array"][:] = -1
+            comm.send("changed", 1, tag=1)
+            request.wait()
+        else:
+            assert comm.recv(source=0, tag=1) == "changed"
+            assert (comm.recv(source=0)["array"] == np.arange(2e5)).all()
+
+    ranks(2, body)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...buffers.layout import flat_bytes
 from ...wire.frame import DATA
+from ...wire.rope import Rope
 from ..base import Sent
 from .private import address_of
 from .recalling import Recalling
@@ -238,7 +239,7 @@ class Outlane(Recalling):
             frame.at = frame.nbytes
             return True
         place, where = None, ARENA
-        if frame.private:
+        if frame.private and not isinstance(payload, Rope):
             place, where = address_of(np.frombuffer(payload, np.uint8)), PRIVATE
         elif frame.lendable:
             place = self.place_of(payload)
@@ -252,7 +253,12 @@ class Outlane(Recalling):
         geometry = self.segment.geometry
         nbytes = min(left, geometry.cell_bytes)
         at = geometry.cell(cell)
-        self.memory[at : at + nbytes] = np.frombuffer(payload, np.uint8, nbytes, frame.at)
+        if isinstance(payload, Rope):
+            for part in payload.pieces(frame.at, frame.at + nbytes):
+                self.bytes[at : at + len(part)] = part
+                at += len(part)
+        else:
+            self.memory[at : at + nbytes] = np.frombuffer(payload, np.uint8, nbytes, frame.at)
         self._put(kind, frame, nbytes | CELL, cell, cell, None)
         frame.at += nbytes
         return True

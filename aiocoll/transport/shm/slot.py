@@ -16,6 +16,7 @@ import os
 from typing import Final
 
 from ...wire.frame import BODY_DATA, BYE, CONTROL, DATA
+from ...wire.rope import Payload
 from ..base import Sent
 from .segment import META_BYTES
 
@@ -63,12 +64,12 @@ class Frame:
     call: int
     step: int
     meta: bytes
-    payload: memoryview | None
+    payload: Payload | None
     begun: bool
     lent: bool
 
     def __init__(
-        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: memoryview | None,
+        self, kind: int, group: int, call: int, step: int, meta: bytes, payload: Payload | None,
         private: bool = False,
     ) -> None:  # fmt: skip
         self.kind, self.group, self.call, self.step = kind, group, call, step
