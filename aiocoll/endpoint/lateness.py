@@ -36,7 +36,6 @@ class Lateness:
 
     def late(self, operation: Operation) -> None:
         """The deadline of something that waits has passed."""
-        call = operation.call
         if isinstance(operation, MessageReceive):
             operation.scope.mailbox.withdraw(operation)
             elapsed = self.endpoint.loop.time() - operation.began
@@ -48,11 +47,11 @@ class Lateness:
             )
             what = operation.describe()
             operation.finish(CollectiveTimeoutError(text, operation=what, elapsed=elapsed, **absentees(scope, missing)))
-        elif call is not None or isinstance(operation, MessageSend):
-            subject = operation if isinstance(operation, MessageSend) else call
-            if any(inquiry.subject is subject and inquiry.final for inquiry in self.inquiries.values()):
-                return
-            self._inquire(subject)  # type: ignore[arg-type]
+            return
+        subject = operation if isinstance(operation, MessageSend) else operation.call
+        if subject is None or any(each.subject is subject and each.final for each in self.inquiries.values()):
+            return
+        self._inquire(subject)
 
     def look(self, call: Call, peers: list[int]) -> None:
         """A call has waited long for ``peers``, and may do so: asks them only whether it is their call, too."""
@@ -71,13 +70,13 @@ class Lateness:
         )
         inquiry.begin()
 
-    def _status(self, scope: Scope | None, group: int, call: int, recovery: int = 0) -> dict[str, Any]:
-        """What this rank tells one that asks why it waits, in a call or in an agree or shrink."""
+    def _status(self, scope: Scope | None, group: int, call: int, recovery: int, message: bool) -> dict[str, Any]:
+        """What this rank tells one that asks why it waits, in a call, an agree or shrink, or for a message."""
         waits = [[what, peer] for what, peer in self.endpoint.waiting_for()[:20]]
         if scope is None:
             made = self.endpoint.inbox.gone.get(group)
             here = made is not None and call < made
-            left = made is not None and made <= call < NAMED
+            left = made is not None and (message or made <= call < NAMED)
             return {"here": here, "left": left, "last": "not in this group (any more)", "waits": waits}
         if recovery:
             return {"here": scope.recoveries >= recovery, "last": scope.last, "waits": waits}

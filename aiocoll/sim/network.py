@@ -80,7 +80,8 @@ class Network:
         return seconds
 
     def _book(self, src: int, dst: int, nbytes: int, now: float) -> float:
-        here, there = self.hosts[src], self.hosts[dst]  # type: ignore[index]
+        assert self.hosts is not None
+        here, there = self.hosts[src], self.hosts[dst]
         leaving, arriving, latency, speed = (here, -1), (there, -1), self.latency, self.bandwidth
         if here == there:  # memory has no card to queue for, but one pair of ranks shares one path
             leaving = arriving = (src, dst)

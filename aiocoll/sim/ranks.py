@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -59,10 +60,10 @@ class Ranks:
             context = contexts[rank] if contexts else contextvars.copy_context()
             context.run(rank_running.set, rank)
             task = loop.create_task(one(rank), name=f"rank {rank}", context=context)
-            task.add_done_callback(lambda _, rank=rank: self._ended(rank))  # type: ignore[misc]
+            task.add_done_callback(functools.partial(self._ended, rank))
             self.tasks.append(task)
 
-    def _ended(self, rank: int) -> None:
+    def _ended(self, rank: int, _: asyncio.Task[Any]) -> None:
         self.order.append(rank)
         if self._at_end is not None:
             self._at_end(rank)

@@ -164,7 +164,9 @@ class Simulation:
         those who make very many."""
         for endpoint in self.endpoints.values():
             endpoint.close()
-            endpoint.transport.made.clear()  # type: ignore[attr-defined]
+            transport = endpoint.transport
+            assert isinstance(transport, InprocTransport)
+            transport.made.clear()
             for part in (endpoint.failure, endpoint.inbox, endpoint):
                 vars(part).clear()
             endpoint.closed = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import math
 import random
 from collections.abc import Callable
@@ -83,13 +84,13 @@ class Trouble:
             elif isinstance(fault, SlowLink):
                 self.network.slow.append(fault)
             elif isinstance(fault, SlowRank):
-                self._watch(fault.rank, lambda fault=fault: self._take_time(fault))  # type: ignore[misc]
+                self._watch(fault.rank, functools.partial(self._take_time, fault))
             elif fault.at is not None:
                 loop.call_at(fault.at, self._strike, fault)
             elif fault.frames is not None and fault.frames <= 0:
                 self._strike(fault)
         for rank in self._steps:
-            self._watch(rank, lambda rank=rank: self._count_step(rank))  # type: ignore[misc]
+            self._watch(rank, functools.partial(self._count_step, rank))
 
     def _watch(self, rank: int, look: Callable[[], None]) -> None:
         before = self.loop.before_step.get(rank)
