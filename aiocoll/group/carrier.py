@@ -28,5 +28,8 @@ class Carrier(Protocol):
     def check(self, collective: str, op: Op, dtype: np.dtype[Any], rank: int) -> None:
         """Raises UsageError unless it can fold arrays of the op's work dtype ``dtype``."""
 
+    def left(self, scope: Scope) -> None:
+        """This rank has closed a group."""
+
     def close(self) -> None:
         """Everything that grew out of the connection is over."""

@@ -26,7 +26,7 @@ class Bus:
         self.freed = self.closed = 0
         self.hangs = self.fails = False
 
-    def make(self, *_: Any) -> FakeLibrary:
+    def make(self, *_: Any, **__: Any) -> FakeLibrary:
         return FakeLibrary(self)
 
 

@@ -150,11 +150,12 @@ def test_groups_open_their_own_and_free_it(bus: Bus) -> None:
             x = np.array([rank + 1])
             dist.all_reduce(x, group=pair)
             said.append(int(x[0]))
-        for pair in pairs:
-            dist.destroy_process_group(pair)
         last = dist.new_group()
-        x = np.array([1])
-        dist.all_reduce(x, group=last)  # a new group looks for those that are closed
+        for pair in [*pairs, last]:
+            dist.all_reduce(np.array([1]), group=pair)
+            dist.destroy_process_group(pair)
+        dist.barrier()
+        assert bus.freed == 9  # at once, and not when the next group looks for those that are closed
         dist.barrier()
         return said
 

@@ -1,6 +1,7 @@
 """Carried: a library as the carrier of all groups that grow out of one world.
 
-The rule: a group's half of the library is opened by its first call and freed once the group is closed.
+The rule: a group's half of the library is opened by its first call and freed once the group is closed and none of its
+calls is in there any more.
 """
 
 from __future__ import annotations
@@ -33,10 +34,8 @@ class Carried:
         """The library's way of doing it; None for what it has none for."""
         found = self._lanes.get(scope.id)
         if found is None:
-            for id, (other, lane) in list(self._lanes.items()):
-                if other.closed:
-                    del self._lanes[id]
-                    lane.close()
+            for other, _ in list(self._lanes.values()):
+                self.left(other)
             found = self._lanes[scope.id] = (scope, Lane(self._library))
         return found[1].algorithms.get(collective)
 
@@ -52,6 +51,13 @@ class Carried:
             f"{collective} on rank {rank}: backend {self.name!r} ({self._library.title}) cannot do {what}; the "
             "backends 'auto', 'shm' and 'tcp' can"
         )
+
+    def left(self, scope: Scope) -> None:
+        """Frees a group's half, if it is closed; what its calls have left in there goes with the next that looks."""
+        if scope.closed and not scope.calls:
+            _, lane = self._lanes.pop(scope.id, (scope, None))
+            if lane is not None:
+                lane.close()
 
     @property
     def collectives(self) -> set[str]:
