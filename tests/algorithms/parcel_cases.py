@@ -41,46 +41,44 @@ def placing(asked: list[Any]) -> Callable[..., Array]:
     return place
 
 
-def gather(algorithm: Algorithm, size: int, count: int, seed: int, harness: Harness) -> Iterator[Call]:
+def _each(size: int, count: int, seed: int) -> Iterator[tuple[int, int | None, list[Parcel]]]:
+    """Every root, with parcels of one length and of several."""
     for root in roots(size):
         for length in (count // size, None):
-            parcels = parcels_of(np.random.default_rng(seed), size, length)
-            asked: list[Any] = []
+            yield root, length, parcels_of(np.random.default_rng(seed), size, length)
 
-            async def main(
-                ch: Channel, root: int = root, parcels: list[Parcel] = parcels, asked: list[Any] = asked
-            ) -> Any:
-                mine = parcels[ch.rank]
-                return await algorithm.run(ch, mine.meta, mine.data, root, placing(asked) if seed % 3 == 0 else None)
 
-            ran = harness(size, main, seed)
-            same_parcels(ran.results[root], parcels)
-            assert all(result is None for rank, result in enumerate(ran.results) if rank != root)
-            if seed % 3 == 0:
-                expected = [(r, p.meta, len(p.data)) for r, p in enumerate(parcels) if r != root]
-                assert sorted(asked) == expected
-            if length is not None:
-                yield Call(ran, length * size, length * size)
+def gather(algorithm: Algorithm, size: int, count: int, seed: int, harness: Harness) -> Iterator[Call]:
+    for root, length, parcels in _each(size, count, seed):
+        asked: list[Any] = []
+        place = placing(asked) if seed % 3 == 0 else None
+
+        async def main(ch: Channel, root: int = root, parcels: list[Parcel] = parcels, place: Any = place) -> Any:
+            return await algorithm.run(ch, parcels[ch.rank].meta, parcels[ch.rank].data, root, place)
+
+        ran = harness(size, main, seed)
+        same_parcels(ran.results[root], parcels)
+        assert all(result is None for rank, result in enumerate(ran.results) if rank != root)
+        if place is not None:
+            assert sorted(asked) == [(r, p.meta, len(p.data)) for r, p in enumerate(parcels) if r != root]
+        if length is not None:
+            yield Call(ran, length * size, length * size)
 
 
 def scatter(algorithm: Algorithm, size: int, count: int, seed: int, harness: Harness) -> Iterator[Call]:
-    for root in roots(size):
-        for length in (count // size, None):
-            parcels = parcels_of(np.random.default_rng(seed), size, length)
-            asked: list[Any] = []
+    for root, length, parcels in _each(size, count, seed):
+        asked: list[Any] = []
+        place = placing(asked) if seed % 3 == 0 else None
 
-            async def main(
-                ch: Channel, root: int = root, parcels: list[Parcel] = parcels, asked: list[Any] = asked
-            ) -> Any:
-                place = placing(asked) if seed % 3 == 0 else None
-                return await algorithm.run(ch, parcels if ch.rank == root else None, root, place)
+        async def main(ch: Channel, root: int = root, parcels: list[Parcel] = parcels, place: Any = place) -> Any:
+            return await algorithm.run(ch, parcels if ch.rank == root else None, root, place)
 
-            ran = harness(size, main, seed)
-            same_parcels(ran.results, parcels)
-            if seed % 3 == 0:
-                assert sorted(asked) == sorted((p.meta, len(p.data)) for r, p in enumerate(parcels) if r != root)
-            if length is not None:
-                yield Call(ran, length * size, length * size)
+        ran = harness(size, main, seed)
+        same_parcels(ran.results, parcels)
+        if place is not None:
+            assert sorted(asked) == sorted((p.meta, len(p.data)) for r, p in enumerate(parcels) if r != root)
+        if length is not None:
+            yield Call(ran, length * size, length * size)
 
 
 def exchange_all(algorithm: Algorithm, size: int, count: int, seed: int, harness: Harness) -> Iterator[Call]:
