@@ -78,7 +78,7 @@ class Runner:
         """The command lines of living processes that carry our mark."""
         found = []
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended in this moment
                 if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(f"{process.pid}: {' '.join(process.cmdline())}")
         return found

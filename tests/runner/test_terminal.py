@@ -33,7 +33,7 @@ class Screen:
         while wanted not in self.seen:
             assert time.monotonic() < deadline, f"{wanted!r} never came: {self.seen!r}"
             if select.select([self.master], [], [], 0.1)[0]:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # a terminal whose program has ended
                     self.seen += os.read(self.master, 65536)
         return self.seen
 

@@ -202,7 +202,7 @@ async def test_an_owner_that_dies_in_the_middle() -> None:
     shared = shared_by(TINY)
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(BaseException):  # nothing of this test may go on in the child
             signal.pause()
         os._exit(1)
     try:

@@ -130,7 +130,7 @@ async def visit(door: Door, *said: bytes, files: int = 0, end: bool = True) -> b
         visitor.setblocking(False)
         visitor.connect(f"\0{door.name}")
         back = b""
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # strangers are thrown out
             for each in said:
                 descriptors = [os.dup(0) for _ in range(files)]
                 for descriptor in descriptors:

@@ -27,7 +27,7 @@ async def visit(world: Ends, *said: bytes, rank: int = 1, end: bool = True) -> b
     """Connects to ``rank``, says something, hangs up its side, and gives what came back until the connection closed."""
     reader, writer = await asyncio.open_connection(*world.addresses[rank])
     back = b""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # strangers are thrown out at any time
         for each in said:
             writer.write(each)
             await writer.drain()
@@ -37,7 +37,7 @@ async def visit(world: Ends, *said: bytes, rank: int = 1, end: bool = True) -> b
             while data := await reader.read(65536):
                 back += data
     writer.close()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # as above
         await writer.wait_closed()
     return back
 
@@ -117,7 +117,7 @@ async def _record(
     there, back = await asyncio.open_connection(host, port)
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, into: bytearray | None) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # one way or the other has ended
             while data := await source.read(65536):
                 if into is not None:
                     into += data
@@ -234,7 +234,7 @@ async def test_without_descriptors_nobody_is_lost(caplog: pytest.LogCaptureFixtu
         taken: list[int] = []
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
         try:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # until there are no more
                 while True:
                     taken.append(os.dup(0))
             world.send(0, 1, b"patience")

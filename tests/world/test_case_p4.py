@@ -61,10 +61,10 @@ async def test_p4_a_stranger_at_a_data_port_is_never_unpickled() -> None:
     body = objects("stranger")
 
     async def visit(host: str, port: int, said: bytes) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # strangers are thrown out at any time
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(said)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # as above
                 await writer.drain()
             writer.write_eof()
             async with asyncio.timeout(10):
