@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import AiocollError
 from ..sync import SyncGroup
@@ -32,14 +32,22 @@ Made = TypeVar("Made", SyncGroup, SyncGroup | None)
 class Comm(PersistentMessages, Collectives, Objects):
     """A communicator, or COMM_NULL if it has no group."""
 
-    def __init__(self, group: SyncGroup | Comm | None = None, parent: Comm | None = None) -> None:
-        """``group``: what ``aiocoll.sync.connect()`` or ``aiocoll.launch`` gives; it stays its owner's to close."""
-        self._held: SyncGroup | None = group._group if isinstance(group, Comm) else group
-        self._name = ""
-        self._seen = Seen()
-        self._parent = parent
-        self._made: list[SyncGroup] = []
-        """Groups that grew out of this one or its children, and that nobody has freed."""
+    _held: SyncGroup | None
+    _name: str
+    _parent: Comm | None
+    _made: list[SyncGroup]
+    """Groups that grew out of this one or its children, and that nobody has freed."""
+
+    def __new__(cls, group: SyncGroup | Comm | None = None, parent: Comm | None = None) -> Self:
+        """``group``: what ``aiocoll.sync.connect()`` or ``aiocoll.launch`` gives, which stays its owner's to close;
+        or a communicator, which goes on under another class: programs for mpi4py have subclasses with a ``__new__``."""
+        self = super().__new__(cls)
+        self._name, self._made, self._parent = "", [], parent
+        if isinstance(group, Comm):
+            self._held, self._seen, self._parent = group._group, group._seen, group
+        else:
+            self._held, self._seen = group, Seen()
+        return self
 
     @property
     def _group(self) -> SyncGroup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from ..sync import SyncGroup
 from . import constants
@@ -16,11 +16,18 @@ from .exceptions import DimsError, UsageError
 class Cartcomm(Intracomm):
     """Ranks in a grid; what ``Create_cart`` gives, or COMM_NULL for those that are not in it."""
 
-    def __init__(
-        self, group: SyncGroup | Comm | None, parent: Comm | None, dims: Sequence[int], periods: Sequence[int]
-    ) -> None:
-        super().__init__(group, parent)
+    _dims: list[int]
+    _periods: list[int]
+
+    def __new__(
+        cls, group: SyncGroup | Comm | None = None, parent: Comm | None = None,
+        dims: Sequence[int] = (), periods: Sequence[int] = (),
+    ) -> Self:  # fmt: skip
+        self = super().__new__(cls, group, parent)
+        if isinstance(group, Cartcomm):
+            dims, periods = group._dims, group._periods
         self._dims, self._periods = list(dims), [int(bool(each)) for each in periods]
+        return self
 
     @property
     def dims(self) -> list[int]:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, Self
 
 from ..errors import AiocollError
 from ..sync import SyncGroup, connect
@@ -24,8 +24,10 @@ _SIZES: Final = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 class World(Intracomm):
     """All ranks."""
 
+    def __new__(cls, *_: Any) -> Self:
+        return super().__new__(cls)
+
     def __init__(self) -> None:
-        super().__init__(None)
         self._name = "MPI_COMM_WORLD"
         self._lock = threading.Lock()
         self._over = False

@@ -309,3 +309,40 @@ def test_markers_and_errors_are_copied_as_themselves() -> None:
     raised = MPI.Exception(MPI.ERR_RANK)
     assert pickle.loads(pickle.dumps(raised)).error_class == raised.error_code == MPI.ERR_RANK
     assert MPI.Get_error_string(MPI.ERR_TRUNCATE) == "MPI_ERR_TRUNCATE" and MPI.Get_error_class(3) == 3
+
+
+def test_classes_of_the_programs_own(ranks: Ranks) -> None:
+    """As mpi4py's demonstrations write them: with ``__new__``, and with an ``__init__`` that knows nothing of ours."""
+
+    class Counting(MPI.Intracomm):
+        def __new__(cls, comm: Any = None, *_: Any) -> Any:
+            return super().__new__(cls, comm)
+
+        def __init__(self, comm: Any, start: int) -> None:
+            self.next = start
+
+        def count(self) -> int:
+            self.next += 1
+            return self.allreduce(self.next)
+
+    class Grid(MPI.Cartcomm):
+        def __new__(cls, comm: Any = None) -> Any:
+            return super().__new__(cls, comm)
+
+        def right(self) -> int:
+            return self.Shift(0, 1)[1]
+
+    def body(comm: Any) -> None:
+        mine = Counting(comm.Dup(), comm.rank)
+        assert mine.count() == 6 and isinstance(mine.Dup(), MPI.Intracomm) and mine != comm
+        other = Counting(comm, 0)
+        assert other == comm and other.Get_group() == comm.Get_group()
+        comm.send("seen", (comm.rank + 1) % 3)
+        assert comm.iprobe() or comm.probe()
+        assert other.recv() == "seen"  # one communicator under two classes
+        grid = Grid(comm.Create_cart([3], [True]))
+        assert grid.dims == [3] and grid.right() == (comm.rank + 1) % 3
+        mine.Free()
+        assert mine == MPI.COMM_NULL and not Counting(None, 0)
+
+    ranks(3, body)
