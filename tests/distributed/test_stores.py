@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +130,9 @@ def test_refused_arguments(store: dist.Store) -> None:
         (TypeError, "str or bytes", lambda: store.set("a", 3)),
         (TypeError, "list of str", lambda: store.wait("a")),
         (TypeError, "key must be str", lambda: store.get(3)),
-        (TypeError, "key must be str", lambda: store.set(b"a", "1")),
+        (TypeError, "key must be str", lambda: store.check([None])),
+        (RuntimeError, "not valid UTF-8", lambda: store.set(b"\xff", "1")),
+        (TypeError, "64 bits", lambda: store.add("a", 1 << 63)),
         (RuntimeError, "not valid Unicode", lambda: store.set("a", "\udc80")),
         (TypeError, "int", lambda: store.add("a", 1.5)),
         (TypeError, "timedelta", lambda: store.set_timeout("3")),
@@ -143,6 +147,25 @@ def test_refused_arguments(store: dist.Store) -> None:
     store.set("text", "x")
     with pytest.raises(ValueError, match="not a counter"):
         store.add("text", 1)
+
+
+def test_keys_as_bytes_are_the_text_that_they_encode(store: dist.Store) -> None:
+    store.set("é".encode(), "1")
+    assert store.get("é") == b"1" and store.check([b"\xc3\xa9"]) and store.multi_get([b"\xc3\xa9"]) == [b"1"]
+    assert store.add(b"n", 2) == 2 and store.get("n") == b"2" and store.delete_key(b"n") and not store.check(["n"])
+    store.multi_set([b"a"], ["x"])
+    store.append(b"a", "y")
+    assert store.compare_set(b"a", "xy", "z") == b"z" and store.get("a") == b"z"
+    store.queue_push(b"line", "1")
+    assert store.queue_len("line") == 1 and store.queue_pop(b"line") == b"1"
+
+
+@pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_store_is_neither_copied_nor_pickled(store: dist.Store, attempt: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match="cannot pickle or copy .*clone"):
+        attempt(getattr(store, "underlying_store", store))
+    store.set("a", "x")
+    assert store.get("a") == b"x"
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -157,11 +157,23 @@ def value_bytes(key: str, value: Any) -> bytes:
     raise TypeUsageError(f"store: the value of {key!r} must be str or bytes, got {type(value).__name__}")
 
 
+def key_text(key: Any) -> str:
+    """A key; bytes are the text that they encode, as torch has it, and what is neither is refused."""
+    if isinstance(key, bytes):
+        try:
+            return key.decode()
+        except UnicodeDecodeError as error:
+            raise RuntimeUsageError(f"store: the key {key!r} is not valid UTF-8: {error}") from error
+    if not isinstance(key, str):
+        raise TypeUsageError(f"store: a key must be str, got {type(key).__name__}")
+    return key
+
+
 def key_list(keys: Any) -> list[str]:
     """Keys as a list; one str is taken for a mistake."""
     if isinstance(keys, str | bytes) or not hasattr(keys, "__iter__"):
         raise TypeUsageError(f"store: keys must be a list of str, got {type(keys).__name__}")
-    return list(keys)
+    return [key_text(key) for key in keys]
 
 
 def pairs_of(keys: Any, values: Any) -> tuple[list[str], list[Any]]:

@@ -9,14 +9,14 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from ... import store
 from ...errors import AiocollError, RendezvousError, RendezvousTimeoutError, UsageError
 from ...store.base import CallStore
 from ..arguments import integer, switch
 from ..refusals import TypeUsageError, documented
-from .base import QueueEmptyError, Store, key_list, pairs_of, value_bytes, wait_seconds
+from .base import QueueEmptyError, Store, key_list, key_text, pairs_of, value_bytes, wait_seconds
 from .thread import StoreThread, enter
 
 T = TypeVar("T")
@@ -38,23 +38,26 @@ class Opened(Store):
         self._finalizer.atexit = False  # a process that ends lets go of everything
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._run(self._opened.set(key, value_bytes(key, value)))
+        self._run(self._opened.set(key_text(key), value_bytes(key, value)))
 
     def get(self, key: str) -> bytes:
-        return self._run(self._opened.get(key, timeout=self._seconds))
+        return self._run(self._opened.get(key_text(key), timeout=self._seconds))
 
     def add(self, key: str, amount: int) -> int:
-        return self._run(self._opened.add(key, integer(amount, "store.add", "amount")))
+        number = integer(amount, "store.add", "amount")
+        if not -(1 << 63) <= number < 1 << 63:
+            raise TypeUsageError(f"store.add({key!r}): amount must be an int of 64 bits, not {number}")
+        return self._run(self._opened.add(key_text(key), number))
 
     def check(self, keys: Sequence[str]) -> bool:
         return self._run(self._opened.check(key_list(keys)))
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
         expected, desired = value_bytes(key, expected_value), value_bytes(key, desired_value)
-        return self._run(self._opened.compare_set(key, expected, desired))
+        return self._run(self._opened.compare_set(key_text(key), expected, desired))
 
     def delete_key(self, key: str) -> bool:
-        return self._run(self._opened.delete(key))
+        return self._run(self._opened.delete(key_text(key)))
 
     def num_keys(self) -> int:
         return self._run(self._opened.num_keys())
@@ -67,7 +70,7 @@ class Opened(Store):
         self._run(self._opened.wait(key_list(keys), timeout=limit))
 
     def append(self, key: str, value: str | bytes) -> None:
-        self._run(self._opened.append(key, value_bytes(key, value)))
+        self._run(self._opened.append(key_text(key), value_bytes(key, value)))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return self._run(self._opened.multi_get(key_list(keys), timeout=self._seconds))
@@ -77,21 +80,24 @@ class Opened(Store):
         self._run(self._opened.multi_set({key: value_bytes(key, each) for key, each in zip(names, given, strict=True)}))
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        self._run(self._opened.queue_push(key, value_bytes(key, value)))
+        self._run(self._opened.queue_push(key_text(key), value_bytes(key, value)))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         if switch(block, "store.queue_pop", "block"):
-            return self._run(self._opened.queue_pop(key, timeout=self._seconds))
+            return self._run(self._opened.queue_pop(key_text(key), timeout=self._seconds))
         try:
-            return self._run(self._opened.queue_pop(key, timeout=0))
+            return self._run(self._opened.queue_pop(key_text(key), timeout=0))
         except RendezvousTimeoutError as error:
             raise QueueEmptyError(f"{self._opened.where}: queue {key!r} is empty") from error
 
     def queue_len(self, key: str) -> int:
-        return self._run(self._opened.queue_len(key))
+        return self._run(self._opened.queue_len(key_text(key)))
 
     def close(self) -> None:
         self._finalizer()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot pickle or copy {self!r}: it is this process's; clone() gives another handle on it")
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         if not self._finalizer.alive:

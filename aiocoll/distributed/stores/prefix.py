@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ..refusals import TypeUsageError
-from .base import Store, key_list, pairs_of
+from .base import Store, key_list, key_text, pairs_of
 from .borrowed import is_documented
 
 
@@ -94,9 +94,7 @@ class PrefixStore(Store):
         return PrefixStore(self._prefix, self._store.clone())
 
     def _key(self, key: str) -> str:
-        if not isinstance(key, str):
-            raise TypeUsageError(f"store: a key must be str, got {type(key).__name__}")
-        return self.start + key
+        return self.start + key_text(key)
 
     def _keys(self, keys: Sequence[str]) -> list[str]:
         return [self._key(key) for key in key_list(keys)]
