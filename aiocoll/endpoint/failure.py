@@ -31,6 +31,8 @@ from .scope import NAMED, bound
 if TYPE_CHECKING:
     from .channel import Call
     from .core import Endpoint
+    from .inquiry import Inquiry
+    from .message import MessageReceive
     from .scope import Scope
 
 _ALL_TOLD_SIZE_MAX: Final = 64
@@ -48,6 +50,8 @@ class Failure(Losses, Refusals, Lateness):
         self.endpoint = endpoint
         self.agreement: Agreement = Agreement(endpoint)
         self._early: dict[int, tuple[int, int, dict[str, Any]]] = {}
+        self._early_closed: dict[int, set[int]] = {}
+        """Who has closed groups that this rank has not made yet."""
         self._early_refusals: dict[tuple[int, int], dict[str, Any]] = {}
         self.bad_news: bool = False
         """Whether any group has broken here."""
@@ -94,6 +98,12 @@ class Failure(Losses, Refusals, Lateness):
         elif kind == "cut":
             text = str(news.get("text"))
             self.lost(peer, f"it has given up the connection to this rank, of which it says: {text}", certain=False)
+        elif kind == "closed":
+            if scope is not None:
+                self.left_by(scope, peer)
+            elif group not in self.endpoint.inbox.gone:
+                self._early_closed.setdefault(group, set()).add(peer)
+                bound(self._early_closed, _TOLD_MAX)
         elif kind == "recovery":
             self.agreement.heard(peer, group, call, news)
         elif kind == "rejected":
@@ -101,7 +111,7 @@ class Failure(Losses, Refusals, Lateness):
         elif kind == "rescinded":
             self.endpoint.inbox.rescinded(peer, group, call, int(news.get("step") or 0))
         elif kind == "status?":
-            answer = self._status(scope, group, call, int(news.get("recovery") or 0))
+            answer = self._status(scope, group, call, int(news.get("recovery") or 0), bool(news.get("message")))
             self.tell(peer, group, call, {"t": "status", "id": news.get("id"), **answer})
         elif kind == "status":
             inquiry = self.inquiries.get(int(news.get("id") or 0))
@@ -112,6 +122,7 @@ class Failure(Losses, Refusals, Lateness):
         """This rank has made a group: what was heard of it before holds now."""
         for group, call in [key for key in self._early_refusals if key[0] == scope.id] if self._early_refusals else ():
             self._refused_elsewhere(scope, call, self._early_refusals.pop((group, call)))
+        scope.left_by |= self._early_closed.pop(scope.id, set()) if self._early_closed else set()
         early = self._early.pop(scope.id, None)
         if early is not None:
             self._broken_elsewhere(scope, *early)
@@ -221,6 +232,36 @@ class Failure(Losses, Refusals, Lateness):
             inquiry.cancel()
         for scope in list(self.endpoint.scopes.values()):
             self.close_scope(scope)
+
+    def says_closed(self, scope: Scope) -> None:
+        """Those that have links to this rank hear that it closes a group, while it may go on in others."""
+        linked = {link.peer for link in self.endpoint.transport.links()}
+        for peer in scope.others():
+            if peer in linked:
+                self.tell(peer, scope.id, 0, {"t": "closed"})
+
+    def left_by(self, scope: Scope, peer: int) -> None:
+        """``peer`` has closed the group: whoever waits for a message of it waits in vain."""
+        scope.left_by.add(peer)
+        for receive in [each for each in scope.mailbox.wanted if each.source == peer]:
+            scope.mailbox.withdraw(receive)
+            receive.finish(self.deserted(receive))
+
+    def told_whether_left(self, inquiry: Inquiry) -> None:
+        """The sender of a message that is waited for says where it is."""
+        for peer, answer in inquiry.answers.items():
+            if answer.get("left"):
+                self.left_by(inquiry.scope, peer)
+
+    def deserted(self, receive: MessageReceive) -> GroupBrokenError:
+        """What a receive ends with whose sender has closed the group; for others that goes on."""
+        scope = receive.scope
+        member = self.endpoint.members[receive.peer]
+        text = (
+            f"{receive.describe()} on rank {scope.rank} waits in vain: rank {scope.index[receive.peer]} "
+            f"({member.host}, pid {member.pid}) has closed group {scope.label!r}"
+        )
+        return GroupBrokenError(text, group=scope.label, **scope.who(receive.peer))
 
     def close_scope(self, scope: Scope) -> None:
         """This rank leaves a group: what is pending on it ends."""

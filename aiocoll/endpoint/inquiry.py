@@ -53,6 +53,8 @@ class Inquiry:
         call = 0 if isinstance(subject, MessageSend | MessageReceive | Recovery) else subject.number
         if isinstance(subject, Recovery):
             about["recovery"] = subject.number
+        elif isinstance(subject, MessageReceive):
+            about["message"] = True
         self._timer = self.failure.endpoint.loop.call_later(_ANSWER_SECONDS, self.conclude)
         for peer in self.peers:
             if peer in self.failure.absent:

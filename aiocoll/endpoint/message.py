@@ -128,7 +128,7 @@ class MessageSend(Outgoing):
 class MessageReceive(Operation):
     """A receive of one message; ``fit(meta, length)`` says where it goes, or raises MismatchError."""
 
-    __slots__ = ("began", "fact", "fit", "kind", "message", "order", "scope", "source", "tag", "timeout")
+    __slots__ = ("began", "fact", "fit", "kind", "looked", "message", "order", "scope", "source", "tag", "timeout")
     scope: Scope
     source: int | None
     tag: int | None
@@ -146,6 +146,8 @@ class MessageReceive(Operation):
         self.scope, self.source, self.tag, self.kind, self.fit = scope, source, tag, kind, fit
         self.began, self.timeout = now, timeout
         self.message: Message | None = None
+        self.looked: bool = False
+        """Whether its sender was asked whether it is still in the group."""
         self.fact: Any = None
         """What the flight recorder keeps of it."""
         self.order: int = scope.mailbox.next_order()

@@ -97,6 +97,8 @@ class Scope:
         """Whether calls that wait for long are as they should be, here: nobody speaks of a stall."""
         self.troubled: bool = False
         """Whether calls must look at what has happened before they begin."""
+        self.left_by: set[int] = set()
+        """World ranks that have closed this group."""
         self.told: set[int] = set()
         """World ranks that know that this group is broken."""
         self.seen: dict[int, int] = {}

@@ -268,6 +268,8 @@ class Group(Reductions, Messages, Recoveries, Growing, Bundles):
         await self._let_sends_leave()
         for talk in self._talks:
             talk._abandon()
+        if not (self._owner and self._connection is not None and self._connection.ends):  # else BYE says it
+            self._endpoint.failure.says_closed(scope)
         self._endpoint.failure.close_scope(scope)
         self._endpoint.leave(scope)
         if self._carrier is not None:

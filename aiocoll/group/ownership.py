@@ -135,6 +135,11 @@ class Connection:
         self._owners += 1
         self.lineage.owned_by(group)
 
+    @property
+    def ends(self) -> bool:
+        """Whether the next owner that is closed is the last one."""
+        return self._owners == 1
+
     async def release(self) -> None:
         """One of the owners was closed; after the last one the connection is closed."""
         self._owners -= 1

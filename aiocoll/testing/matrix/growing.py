@@ -140,7 +140,11 @@ class Growing(Recovery):
         struck, frozen = self.simulation.struck, self.case.fault == "freeze"
         if isinstance(life.error, RendezvousError):  # a newcomer, and nobody is left to let it in, or not in time
             return bool(struck) and (frozen or self._members <= struck.keys())
-        return bool(struck) and frozen and isinstance(life.error, GroupBrokenError) and "only 1 of 2" in str(life.error)
+        if not (struck and frozen and isinstance(life.error, GroupBrokenError)):
+            return False
+        # One that goes on in the middle of a recovery leads again, and those who had turned to the next are too few.
+        late = (self.case.thaws or 0.0) > DEADLINE and "was left behind" in str(life.error)
+        return late or "only 1 of 2" in str(life.error)
 
 
 def _ranks(group: Group) -> tuple[int, ...]:
