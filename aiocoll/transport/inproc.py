@@ -93,7 +93,7 @@ class InprocLink:
     )  # fmt: skip
     peer: int
     transport: str
-    gathers = True
+    gathers: bool = True
     bytes_sent: int
     bytes_received: int
 
@@ -169,7 +169,7 @@ class Loopback:
     bytes_sent: int
     bytes_received: int
     transport = "inproc"
-    gathers = True
+    gathers: bool = True
 
     def __init__(self, peer: int, sink: FrameSink) -> None:
         self.peer, self._sink = peer, sink

@@ -42,7 +42,7 @@ class TcpLink:
     )  # fmt: skip
     peer: int
     transport: str
-    gathers = True
+    gathers: bool = True
     bytes_sent: int
     bytes_received: int
 

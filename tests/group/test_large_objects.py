@@ -14,8 +14,6 @@ import pytest
 from aiocoll import Group
 from tests.group.cases import on_every_fabric, ranks, same, values
 
-BIG = 80 << 20  # bytes, nearly; more than may lie unreceived
-
 
 def things(rank: int, count: int = 300_007) -> dict[str, Any]:
     """Arrays of several layouts among small data."""
@@ -58,11 +56,13 @@ def test_they_arrive_as_they_were(fabric: str, early: bool) -> None:
 
 
 @pytest.mark.parametrize("fabric", ["tcp", "shm"])
-def test_more_than_may_lie_unreceived_and_cancelled_on_its_way(fabric: str) -> None:
+def test_more_than_may_lie_unreceived_and_cancelled_on_its_way(fabric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOCOLL_UNRECEIVED_BYTES", str(1 << 20))
+
     async def main(group: Group) -> None:
         if group.rank == 0:
-            await group.send_object(things(0, BIG // 12), 1)
-            mine = things(0, BIG // 12)
+            await group.send_object(things(0), 1)
+            mine = things(0)
             for tag in (1, 2):  # one that is about to go, and one that has begun
                 task = asyncio.ensure_future(group.send_object(mine, 1, tag))
                 if tag == 2:
@@ -73,12 +73,12 @@ def test_more_than_may_lie_unreceived_and_cancelled_on_its_way(fabric: str) -> N
             mine["whole"][:] = -1
             await group.send(0, 1, tag=9)
         else:
-            equal(await group.recv_object(0), things(0, BIG // 12))
+            equal(await group.recv_object(0), things(0))
             receive = asyncio.ensure_future(group.recv_object(0, tag=2))
             await group.send(1, 0)
             await group.recv(0, tag=9)
-            equal(await receive, things(0, BIG // 12))
-            equal(await group.recv_object(0, tag=1), things(0, BIG // 12))
+            equal(await receive, things(0))
+            equal(await group.recv_object(0, tag=1), things(0))
 
     ranks(2, main, fabric)
 

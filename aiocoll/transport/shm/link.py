@@ -29,7 +29,7 @@ class ShmLink:
     __slots__ = ("_connection", "_port", "ended", "inlane", "outlane", "peer", "ready", "transport")
     peer: int
     transport: str
-    gathers = True
+    gathers: bool = True
     ended: bool
     ready: bool
 
