@@ -262,6 +262,8 @@ def _refusal(kind: type) -> str:
     for base in kind.__mro__[1:]:
         if base in _WRITERS or base in _SCALARS or base in (list, dict):
             return f"is a {_name(kind)}, a subclass of {base.__name__} that would lose its type"
+    if hasattr(kind, "__dlpack__"):
+        return f"is a {_name(kind)}; NumPy's arrays are plain: send np.asarray(x), or a tensor's x.numpy()"
     return f"is a {_name(kind)}, which has no plain form"
 
 

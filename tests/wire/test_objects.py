@@ -24,6 +24,7 @@ from hypothesis.extra import numpy as hnp
 
 from aiocoll.errors import SerializationError
 from aiocoll.wire.objects import dumps, loads
+from tests.foreign import Foreign
 
 
 def there_and_back(obj: object, *, allow_pickle: bool = False) -> object:
@@ -171,6 +172,7 @@ class Odd(datetime.tzinfo):
         ({Text("k"): 1}, r"obj key 'k' is a .*Text, a subclass of str"),
         (collections.OrderedDict(a=1), "subclass of dict"),
         (lambda: 0, "function"),
+        ({"t": Foreign(np.ones(2))}, r"obj\['t'\] is a .*Foreign; NumPy's arrays are plain: .*x\.numpy\(\)"),
         ([object], r"obj\[0\] is a type"),
         (range(3), "range"),
         (memoryview(b"x"), "memoryview"),
