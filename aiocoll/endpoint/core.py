@@ -120,6 +120,13 @@ class PeerSink:
 class Endpoint(Waiting):
     """One rank's links and the matching of what arrives with what is wanted."""
 
+    # As in Waiting: pyright wants the types of what __init__ sets to stand in the same class.
+    rank: int
+    members: tuple[Member, ...]
+    loop: asyncio.AbstractEventLoop
+    transport: Transport
+    settings: Settings
+
     size: int
 
     def __init__(
