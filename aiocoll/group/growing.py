@@ -215,7 +215,7 @@ class Growth:
         self._until = self._loop.time() + wait
         self._deadline = self._until + seconds
         self._tried = False
-        self.waits_for = ""
+        self.waits_for: str = ""
         """In words, for whoever wonders why it takes so long."""
 
     def __repr__(self) -> str:

@@ -24,7 +24,8 @@ class SimSwitch(Switch):
 
     def __init__(self, fabric: Fabric, ranks: Sequence[int]) -> None:
         super().__init__()
-        self.fabric, self.ranks = fabric, tuple(ranks)
+        self.fabric: Fabric = fabric
+        self.ranks: tuple[int, ...] = tuple(ranks)
         self.number: dict[int, int] = {rank: number for number, rank in enumerate(self.ranks)}
         self.down.update(self.number[rank] for rank in fabric.dead if rank in self.number)
         self.ended.update(self.number[rank] for rank in fabric.over if rank in self.number)
@@ -36,7 +37,7 @@ class SimSwitch(Switch):
 
     def carries(self, delay: Delay) -> None:
         """Frames take so long from now on."""
-        self.delay = partial(self._delay, delay)
+        self.delay: Callable[[int, int, int, float], float] | None = partial(self._delay, delay)
 
     def _delay(self, delay: Delay, src: int, dst: int, nbytes: int, now: float) -> float:
         return delay(self, self.ranks[src], self.ranks[dst], nbytes, now)

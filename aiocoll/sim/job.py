@@ -36,7 +36,8 @@ class Job:
     """What the ranks of one run have besides their links."""
 
     def __init__(self, fabric: Fabric, world: SimSwitch, settings: Settings, timeout: float, latency: float) -> None:
-        self.fabric, self.latency = fabric, latency
+        self.fabric: Fabric = fabric
+        self.latency: float = latency
         self.store: MemoryStore = MemoryStore()
         self._stores: dict[int, FarStore] = {}
         self._wanted = Wanted(world, settings, Place(), b"", "world", timeout)

@@ -36,7 +36,8 @@ class Ranks:
 
     def __init__(self, size: int, at_end: Callable[[int], object] | None = None) -> None:
         """``at_end`` hears of each rank whose program has ended."""
-        self.size, self._at_end = size, at_end
+        self.size: int = size
+        self._at_end = at_end
         self.stopped: dict[int, Stopped] = {}
         """How faults have ended ranks; one that is cancelled may still go its own way."""
         self.tasks: list[asyncio.Task[Any]] = []
