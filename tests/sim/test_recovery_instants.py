@@ -1,4 +1,4 @@
-"""agree, shrink and grow in small worlds, where each rank crashes before each single step that it takes.
+"""agree, shrink and grow in small worlds, where each rank crashes or is cancelled before each single step it takes.
 
 The rule: nothing is drawn here; what the matrix of failures samples in large worlds is complete in small ones. A step
 is what a rank's loop does at once, the newcomer's connect included, so these are all the instants there are.
@@ -14,15 +14,16 @@ from tests.sim.instants import check
 
 
 @pytest.mark.parametrize(
-    ("program", "size", "victim"),
-    [(program, 3, victim) for program in ("agree", "shrink", "grow by one") for victim in range(3)]
-    + [("grow by one", 2, victim) for victim in range(2)],
+    ("program", "fault", "size", "victim"),
+    [(program, "crash", 3, victim) for program in ("agree", "shrink", "grow by one") for victim in range(3)]
+    + [(program, "cancel", 3, victim) for program in ("agree", "shrink") for victim in range(3)]
+    + [("grow by one", "crash", 2, victim) for victim in range(2)],
 )
-def test_whoever_crashes_before_whichever_step_the_others_go_on(program: str, size: int, victim: int) -> None:
+def test_whoever_ends_before_whichever_step_the_others_go_on(program: str, fault: str, size: int, victim: int) -> None:
     steps = profile(program, size).steps[victim]
     assert steps >= 10
     # Odd seeds have no second victim; those that are chosen differ in who shares a host, and when messages arrive.
-    check([Case(program, size, victim, "crash", "steps", step, 2 * step + 1) for step in range(steps + 1)])
+    check([Case(program, size, victim, fault, "steps", step, 2 * step + 1) for step in range(1, steps + 1)])
 
 
 @pytest.mark.parametrize(
