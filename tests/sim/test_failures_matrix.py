@@ -16,9 +16,9 @@ from aiocoll.endpoint.channel import Call
 from aiocoll.endpoint.failure import Failure
 from aiocoll.endpoint.operations import Receive
 from aiocoll.errors import PeerLostError, UsageError
-from aiocoll.testing.matrix import SIZES, Case, cells, drawn, play, programs, sample
+from aiocoll.testing.matrix import Case, cells, drawn, play, programs, sample
 from aiocoll.testing.matrix.recovering import LIVES, Life
-from tests.sim.instants import CASES, HERE, SHARDS, check
+from tests.sim.instants import CASES, HERE, SHARDS, check, everyday
 
 QUICK = 500
 
@@ -27,23 +27,21 @@ QUICK = 500
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("shard", HERE)
 def test_whoever_fails_at_any_instant_the_others_are_right_or_told(shard: int) -> None:
-    check(list(sample(cells(), CASES, 0, shard * CASES)))
+    check(list(sample(everyday(), CASES, 0, shard * CASES)))
 
 
 def test_some_of_them_in_little_time() -> None:
-    check(list(sample(cells(), QUICK, 1)))
+    check(list(sample(everyday(), QUICK, 1)))
 
 
 def test_every_algorithm_size_victim_and_fault_is_in_the_sample() -> None:
     assert {f"{name}:{each}" for name, algorithms in registry().items() for each in algorithms} <= set(programs())
     counted: Counter[tuple[str, int, int, str]] = Counter()
-    counted.update((c.program, c.size, c.victim, c.fault) for c, _ in drawn(cells(), SHARDS * CASES, 0))
+    counted.update((c.program, c.size, c.victim, c.fault) for c, _ in drawn(everyday(), SHARDS * CASES, 0))
     assert sum(counted.values()) == SHARDS * CASES > 100_000
-    for name, program in programs().items():
-        for size in filter(program.serves, SIZES):
-            for victim in range(size):
-                for fault in program.faults:
-                    assert counted[name, size, victim, fault] >= 3 * program.share, (name, size, victim, fault)
+    for cell in everyday():
+        least = 3 * programs()[cell.program].share
+        assert counted[cell.program, cell.size, cell.victim, cell.fault] >= least, cell
 
 
 def test_a_case_is_a_line_and_plays_alike_each_time() -> None:

@@ -63,7 +63,8 @@ class Growing(Recovery):
         while True:
             grown = await self._computed(group, life)
             if grown is not None and grown >= _GROWS:
-                life.group = group.name, _ranks(group)
+                # Its id tells it from others of its name.
+                life.group = f"{group.name} ({group._scope.id:x})", _ranks(group)
                 return
             if grown is not None:
                 try:
