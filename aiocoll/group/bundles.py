@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, Self
 
 from ..endpoint import Channel
 from .calls import Calls, identifier
 from .posted import Posted, Turn
 
-_SHOWN_MAX: Final = 16
+_SHOWN_MAX: Final = 8
 
 
 Part = tuple[str, Callable[[Channel], Awaitable[Any]], Callable[[Any], Any] | None]
@@ -34,8 +35,9 @@ class Bundle:
         texts = [description for description, _, _ in self.parts]
         if len(texts) == 1:
             return texts[0]
-        shown = "; ".join(texts[:_SHOWN_MAX])
-        if len(texts) > _SHOWN_MAX:
+        counted = [(text, len(list(alike))) for text, alike in groupby(texts)]
+        shown = "; ".join(text if count == 1 else f"{count} times {text}" for text, count in counted[:_SHOWN_MAX])
+        if len(counted) > _SHOWN_MAX:
             shown += f"; … {identifier(*texts):016x}"
         return f"{len(texts)} at once: {shown}"
 
