@@ -38,6 +38,16 @@ class Message(Protocol):
     def data(self) -> Array: ...
 
 
+class Rivals(Protocol):
+    """What is known of two ways of doing the same."""
+
+    def second(self) -> bool:
+        """Whether the second way is to be taken rather than the first."""
+
+    def took(self, second: bool, seconds: float) -> None:
+        """So long it took, whoever had chosen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """Data whose size only its sender knows: ``meta`` says what it is, ``data`` is a contiguous uint8 array."""
@@ -88,6 +98,16 @@ class Channel(Protocol):
     def expose(self, data: Data, meta: bytes = b"", to: int | None = None) -> Awaitable[None]:
         """Sends the same message to every other member (or ``to`` alone), and may end only once they have read it.
         Whoever folds must not be sent to in this way, since that would copy once more."""
+
+    def reach(self, data: Array, to: int | None = None) -> int:
+        """Where all others (or ``to`` alone) can ``read`` what lies in ``data`` (contiguous); 0 if they cannot."""
+
+    def read(self, peer: int, address: int, into: Array) -> Awaitable[None]:
+        """Copies what lies at a peer's ``address``, at once. It counts only if the peer says later that it is still in
+        the call."""
+
+    def rivals(self, what: str, nbytes: int) -> Rivals:
+        """What this rank remembers of two ways of doing ``what`` with about so many bytes among these members."""
 
     def scratch(self, like: Array) -> Array:
         """An uninitialised array of the shape and dtype of ``like`` that is freed with the call."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Container, Mapping, Sequence
 from functools import partial
+from time import perf_counter
+
+import numpy as np
 
 from aiocoll import patterns
-from aiocoll.algorithms import algorithm, bundle, pace
+from aiocoll.algorithms import algorithm, bundle, pace, reading
 from aiocoll.algorithms.all_to_all import relay, relay_messages
-from aiocoll.algorithms.channel import WINDOW, Array, Channel, Parcel, PlaceFrom, finish
+from aiocoll.algorithms.channel import WINDOW, Array, Channel, Parcel, PlaceFrom, Rivals, finish
 from aiocoll.algorithms.gather import placed
-from aiocoll.algorithms.show import take_any
-from aiocoll.algorithms.spread import TOTAL, block_length, block_of, first_of, guessed, head_of
+from aiocoll.algorithms.show import rest, take_any
+from aiocoll.algorithms.spread import TOTAL, address_of, block_length, block_of, first_of, guessed, head_of
 from aiocoll.patterns import log2_ceil
 
 
@@ -82,13 +85,15 @@ async def bruck(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None 
 async def direct(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None = None) -> list[Parcel]:
     """Everybody shows each rank its parcel, and copies those meant for itself: one round, however long they are."""
     peers, rank = patterns.around(ch.rank, ch.size), ch.rank
-    firsts = {peer: first_of(ch, parcels[peer].data, peer) for peer in peers}
-    sending = [ch.expose(firsts[peer], head_of(parcels[peer].meta, parcels[peer].data), peer) for peer in peers]
+    outgoing = [parcel.data for parcel in parcels]
+    firsts = Firsts(ch, outgoing)
+    sending = [ch.expose(firsts.of[peer], head_of(parcels[peer].meta, outgoing[peer]), peer) for peer in peers]
     coming: dict[int, Array] = {}
-    arrived = {peer: await take_any(ch, peer, place, coming) for peer in peers}
+    read: list[int] = []
+    arrived = {peer: await take_any(ch, peer, place, coming, read) for peer in peers}
     await finish(sending)
-    leaving = {peer: parcels[peer].data for peer in peers if firsts[peer] is not parcels[peer].data}
-    await _go_on(ch, leaving, coming)
+    await _go_on(ch, firsts.leaving, coming)
+    await firsts.settle(ch, read)
     return [parcels[source] if source == rank else arrived[source] for source in range(ch.size)]
 
 
@@ -98,18 +103,19 @@ async def again(
     """The same where most likely all parcels are alike: what comes with ``head`` goes into ``places``, as does mine;
     other parcels are the answer."""
     peers, rank = patterns.around(ch.rank, ch.size), ch.rank
-    firsts = {peer: first_of(ch, outgoing[peer], peer) for peer in peers}
-    sending = [ch.expose(firsts[peer], head, peer) for peer in peers]
+    firsts = Firsts(ch, outgoing)
+    sending = [ch.expose(firsts.of[peer], head, peer) for peer in peers]
     arrived: list[Parcel | None] = [None] * ch.size
     coming: dict[int, Array] = {}
+    read: list[int] = []
     for peer in peers:
         came = guessed(ch, peer, head, places[peer])
         if came is None:
-            arrived[peer] = await take_any(ch, peer, place, coming)
+            arrived[peer] = await take_any(ch, peer, place, coming, read)
         elif came is not places[peer]:
-            coming[peer] = places[peer]
+            await rest(ch, peer, came, places[peer], coming, read)
     await finish(sending)
-    leaving = {peer: outgoing[peer] for peer in peers if firsts[peer] is not outgoing[peer]}
+    leaving = firsts.leaving
     await pace.copy(ch, outgoing[rank], places[rank])
     if ch.size == 2 and len(leaving) == len(coming) == 1 and arrived[peers[0]] is None:
         (peer,) = peers
@@ -118,9 +124,46 @@ async def again(
             stop = start + length
             await ch.exchange(peer, outgoing[peer][start:stop], peer, places[peer][start:stop])
             await ch.breathe()
-        return arrived
-    await _go_on(ch, leaving, coming)
+    else:
+        await _go_on(ch, leaving, coming)
+    await firsts.settle(ch, read)
     return arrived
+
+
+class Firsts:
+    """What travels with the heads of a rank's parcels: all of those that are short or read where they lie, the address
+    of those that are longer and quicker read, nothing of others."""
+
+    __slots__ = ("_began", "_record", "_shown", "leaving", "of")
+
+    def __init__(self, ch: Channel, outgoing: Sequence[Array]) -> None:
+        self.of: dict[int, Array] = {}
+        self.leaving: dict[int, Array] = {}
+        """What goes in blocks, by peer."""
+        self._shown: list[int] = []
+        self._record: Rivals | None = None
+        self._began = perf_counter()
+        for peer in patterns.around(ch.rank, ch.size):
+            data = outgoing[peer]
+            first = first_of(ch, data, peer)
+            if first is not data:
+                address = address_of(ch, data, peer)
+                self._record = self._record or (ch.rivals("all_to_all", data.nbytes) if address else None)
+                if address and self._record is not None and self._record.second():
+                    first = np.array([address])
+                    self._shown.append(peer)
+                else:
+                    self.leaving[peer] = data
+            self.of[peer] = first
+
+    def __repr__(self) -> str:
+        return f"<Firsts: addresses for {self._shown}, blocks for {list(self.leaving)}>"
+
+    async def settle(self, ch: Channel, read: Sequence[int]) -> None:
+        """Everything has gone and come but the word for it, where it was ``read``."""
+        await reading.settle(ch, read, self._shown)
+        if self._record is not None:
+            self._record.took(bool(self._shown), perf_counter() - self._began)
 
 
 async def _go_on(ch: Channel, leaving: Mapping[int, Array], coming: Mapping[int, Array]) -> None:

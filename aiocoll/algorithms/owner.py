@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from aiocoll import patterns
-from aiocoll.algorithms import pace
+from aiocoll.algorithms import pace, reading
 from aiocoll.algorithms.channel import EMPTY, Array, Channel, finish
 from aiocoll.buffers.narrow import (
     BLOCK,
@@ -55,20 +55,20 @@ class Fold:
     Narrow floats are added up in float32, the op is finished there, and the result is rounded once.
     """
 
-    __slots__ = ("_below", "_ch", "_op", "_room", "_sum", "_theirs", "_wide", "narrow")
+    __slots__ = ("_below", "_ch", "_room", "_sum", "_theirs", "_wide", "narrow", "op", "step")
 
     def __init__(self, ch: Channel, op: Op, dtype: np.dtype[Any], longest: int) -> None:
-        self._ch, self._op = ch, op
+        self._ch, self.op = ch, op
         self._below: Array | None = None
         self.narrow: bool = is_narrow(dtype) and op.work_dtype(dtype) != dtype
         if self.narrow and longest:
-            step = min(longest, BLOCK)
+            step = self.step = min(longest, BLOCK)
             self._sum, self._wide = (ch.borrow(4 * step).view(np.float32) for _ in range(2))
             self._room = ch.borrow(room_for(step))
             self._theirs = [ch.borrow(longest * dtype.itemsize).view(dtype) for _ in range(ch.size - 1)]
 
     def __repr__(self) -> str:
-        return f"<Fold {self._op!r}{' of narrow floats' if self.narrow else ''} on {self._ch!r}>"
+        return f"<Fold {self.op!r}{' of narrow floats' if self.narrow else ''} on {self._ch!r}>"
 
     async def run(
         self, mine: Array, out: Array, ranks: Sequence[int] | None = None, shown: Awaitable[None] | None = None
@@ -77,7 +77,7 @@ class Fold:
 
         ``out`` may be ``mine``; otherwise they share no memory. It is not written before ``shown`` is over.
         """
-        ch, op = self._ch, self._op
+        ch, op = self._ch, self.op
         ranks = range(ch.size) if ranks is None else ranks
         if self.narrow:
             await self._run_narrow(mine, out, ranks, shown)
@@ -103,12 +103,12 @@ class Fold:
         below = self._below[: len(like)]
         await ch.recv(ranks[0], below)
         for peer in ranks[1:]:
-            await ch.recv_fold(peer, below, self._op)
+            await ch.recv_fold(peer, below, self.op)
         return below
 
     async def everywhere(self, x: Array) -> None:
         """x = the fold of all ranks' ``x``, by the same expression on every rank."""
-        ch, op, rank = self._ch, self._op, self._ch.rank
+        ch, op, rank = self._ch, self.op, self._ch.rank
         shown = ch.publish(x)
         if self.narrow:
             await self._run_narrow(x, x, range(ch.size), shown)
@@ -133,11 +133,12 @@ class Fold:
             await shown
         for start in range(0, count, BLOCK):  # all operands of one piece, so that it stays in a cache
             stop = min(start + BLOCK, count)
-            self._fold_piece([operands[peer][start:stop] for peer in ranks], out[start:stop])
+            self.piece([operands[peer][start:stop] for peer in ranks], out[start:stop])
             await ch.breathe()
 
-    def _fold_piece(self, operands: Sequence[Array], out: Array) -> None:
-        op, total, wide = self._op, self._sum[: len(out)], self._wide[: len(out)]
+    def piece(self, operands: Sequence[Array], out: Array) -> None:
+        """out = the fold of narrow operands, of ``step`` elements at most."""
+        op, total, wide = self.op, self._sum[: len(out)], self._wide[: len(out)]
         if op.ufunc is np.add and out.dtype == np.float16 and self._add_scaled(operands):
             if not op.finishes:
                 narrow_scaled(total, out, self._room)
@@ -169,36 +170,35 @@ async def swap(ch: Channel, x: Array, op: Op) -> None:
         await ch.breathe()
 
 
-async def all_lend(ch: Channel, x: Array) -> bool:
-    """Whether every rank's ``x`` lies where the others can read it; the same answer everywhere, in one round."""
-    mine, answers = np.array([ch.lends(x)]), np.ones(ch.size, np.bool_)
-    if ch.size == 2:
-        await ch.exchange(1 - ch.rank, mine, 1 - ch.rank, answers[:1])
-    else:
-        shown = ch.publish(mine)
-        await finish([ch.recv(peer, answers[peer : peer + 1]) for peer in patterns.around(ch.rank, ch.size)])
-        await shown
-    return bool(mine[0] and answers.all())
-
-
 async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> None:
-    """Folds ``x`` in place: each rank folds its share of it, block by block, and gives the result to ``root``, or to
-    all.
+    """Folds ``x`` in place: each rank folds its share of it and gives the result to ``root``, or to all.
 
-    Vectors that all lie where others read them are one block: nothing is copied on the way that could stay in a cache.
-    Otherwise a window of blocks is folded before the results travel: by the time that they overwrite what others read,
-    it has left the readers' caches, from where taking it back would cost more than all the rest.
+    Long vectors are read where they lie, in private memory if that has been quicker of late, or in shared memory. Else
+    they go through shared memory block by block.
     """
-    size, rank = ch.size, ch.rank
-    if size == 1:
+    if ch.size == 1:
         return
-    fold = Fold(ch, op, x.dtype, min(block_length(x), -(-len(x) // size)))
-    if x.nbytes >= ASK_BYTES and not fold.narrow and await all_lend(ch, x):
+    fold = Fold(ch, op, x.dtype, min(block_length(x), -(-len(x) // ch.size)))
+    answer = None
+    if x.nbytes >= ASK_BYTES:
+        what = "reduce" if root is not None else "all_reduce"
+        answer = await reading.ask(ch, what, x.nbytes, [x] * ch.size, not fold.narrow and ch.lends(x))
+    if answer is not None and answer.read:
+        await reading.by_owners(ch, fold, x, answer.addresses, root)
+    elif answer is not None and answer.lent:
         await _as_one_block(ch, x, op, root)
-        return
-    if size == 2 and root is None and not fold.narrow:
-        await swap(ch, x, op)  # the same folds, with a wait less for each block
-        return
+    elif ch.size == 2 and root is None and not fold.narrow:
+        await swap(ch, x, op)  # the same folds as in windows, with a wait less for each block
+    else:
+        await _in_windows(ch, x, fold, root)
+    if answer is not None:
+        answer.over()
+
+
+async def _in_windows(ch: Channel, x: Array, fold: Fold, root: int | None) -> None:
+    """A window of blocks is folded before the results travel: by the time that they overwrite what others read, it has
+    left the readers' caches, from where taking it back would cost more than all the rest."""
+    size, rank = ch.size, ch.rank
     at, peers = patterns.offsets(patterns.even(len(x), size)), patterns.around(rank, size)
     length = block_length(x)
 
@@ -293,12 +293,26 @@ async def _swap_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array,
 
 async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
     """out = the fold of what all ranks have as block number ``rank``; the blocks are only read."""
-    mine, peers = blocks[ch.rank], patterns.around(ch.rank, ch.size)
+    mine = blocks[ch.rank]
     length = block_length(mine, op)
     fold = Fold(ch, op, mine.dtype, min(length, len(mine)))
-    if ch.size == 2 and not fold.narrow:
+    nbytes, answer = sum(block.nbytes for block in blocks), None
+    if nbytes >= 2 * ASK_BYTES:
+        answer = await reading.ask(ch, "reduce_scatter", nbytes, blocks, False)
+    if answer is not None and answer.read:
+        await reading.folded(ch, fold, mine, out, answer.addresses)
+        await reading.leave(ch)
+    elif ch.size == 2 and not fold.narrow:
         await _swap_blocks(ch, blocks, op, out, length)
-        return
+    else:
+        await _pass_blocks(ch, blocks, fold, out, length)
+    if answer is not None:
+        answer.over()
+
+
+async def _pass_blocks(ch: Channel, blocks: Sequence[Array], fold: Fold, out: Array, length: int) -> None:
+    """``fold_blocks`` through shared memory, piece by piece."""
+    mine, peers = blocks[ch.rank], patterns.around(ch.rank, ch.size)
     parts = {rank: blocks_of(len(block), length) for rank, block in enumerate(blocks)}
     sending: list[Awaitable[None]] = []
     for number in range(max(len(each) for each in parts.values()) + 1):

@@ -8,14 +8,18 @@ came is ``likely``: a pair (head, array) of what has come before and will often 
 from __future__ import annotations
 
 import struct
+from time import perf_counter
 
 import numpy as np
 
-from aiocoll.algorithms import algorithm
+from aiocoll import patterns
+from aiocoll.algorithms import algorithm, reading
 from aiocoll.algorithms.channel import EMPTY, Array, Channel, Parcel, Place, finish
 
 BLOCK_BYTES = 256 << 10
 """Longer data go in blocks, which a receiver copies out while the next ones come in."""
+READ_BYTES_MIN = 1 << 20
+"""Data from this length on are read where they lie instead, if that has been quicker of late."""
 TOTAL = struct.Struct("<Q")
 """Goes before the meta: how many bytes there are in all."""
 Likely = tuple[bytes, Array]
@@ -42,11 +46,27 @@ def first_of(ch: Channel, data: Array, to: int | None = None) -> Array:
     return data if data.nbytes <= BLOCK_BYTES or ch.exposes(data, to) else EMPTY
 
 
+def address_of(ch: Channel, data: Array, to: int | None = None) -> int:
+    """Where the others (or ``to`` alone) may read what would go in blocks; 0 if it has to go."""
+    return ch.reach(data, to) if data.nbytes >= READ_BYTES_MIN and not ch.lends(data) else 0
+
+
 def guessed(ch: Channel, peer: int, head: bytes, data: Array) -> Array | None:
-    """What came with its ``head`` of an array that has come before: ``data`` or nothing. None: it is to be taken."""
+    """What came with its ``head`` of an array that has come before: ``data``, nothing (blocks follow), or an address of
+    eight bytes. None: it is to be taken."""
     if ch.guess(peer, head, data):
         return data
-    return EMPTY if data.nbytes > BLOCK_BYTES and ch.guess(peer, head, EMPTY) else None
+    if data.nbytes <= BLOCK_BYTES:
+        return None
+    if ch.guess(peer, head, EMPTY):
+        return EMPTY
+    address = np.zeros(1, np.int64)
+    return address if ch.guess(peer, head, address) else None
+
+
+async def follow(ch: Channel, peer: int, address: Array, data: Array) -> None:
+    """Reads ``data`` where the peer says that it lies."""
+    await reading.copied(ch, peer, int(address.view(np.int64)[0]), data)
 
 
 @algorithm(
@@ -67,24 +87,33 @@ async def direct(
             await give(ch, head_of(meta, data), data)
         return Parcel(meta, data)
     if likely is not None:
-        short = likely[1].nbytes <= BLOCK_BYTES
-        if ch.guess(root, likely[0], likely[1] if short else EMPTY):
-            if not short:
-                await receive(ch, root, likely[1])
+        came = guessed(ch, root, *likely)
+        if came is not None:
+            if came is not likely[1]:
+                await _rest(ch, root, came, likely[1])
             return None
 
     def first(head: bytes, nbytes: int) -> Array:
         (total,) = TOTAL.unpack_from(head)
-        return EMPTY if total != nbytes else _placed(place, head[TOTAL.size :], nbytes)
+        return np.empty(nbytes, np.uint8) if total != nbytes else _placed(place, head[TOTAL.size :], nbytes)
 
-    came = await ch.take(root, first)
-    (total,) = TOTAL.unpack_from(came.meta)
-    meta = came.meta[TOTAL.size :]
-    if total == came.data.nbytes:
-        return Parcel(meta, came.data)
+    parcel = await ch.take(root, first)
+    (total,) = TOTAL.unpack_from(parcel.meta)
+    meta = parcel.meta[TOTAL.size :]
+    if total == parcel.data.nbytes:
+        return Parcel(meta, parcel.data)
     data = _placed(place, meta, total)
-    await receive(ch, root, data)
+    await _rest(ch, root, parcel.data, data)
     return Parcel(meta, data)
+
+
+async def _rest(ch: Channel, root: int, came: Array, data: Array) -> None:
+    """What did not come with its head: it lies at an address, or follows in blocks."""
+    if len(came):
+        await follow(ch, root, came, data)
+        await reading.settle(ch, [root], [])
+    else:
+        await receive(ch, root, data)
 
 
 async def give(ch: Channel, head: bytes, data: Array) -> None:
@@ -92,6 +121,21 @@ async def give(ch: Channel, head: bytes, data: Array) -> None:
     if data.nbytes <= BLOCK_BYTES:
         await ch.publish(data, head)
         return
+    address = address_of(ch, data)
+    if not address:
+        await _give_blocks(ch, head, data)
+        return
+    record = ch.rivals("broadcast", data.nbytes)
+    read, began = record.second(), perf_counter()
+    if read:
+        await ch.publish(np.array([address]), head)
+        await reading.settle(ch, [], patterns.around(ch.rank, ch.size))
+    else:
+        await _give_blocks(ch, head, data)
+    record.took(read, perf_counter() - began)
+
+
+async def _give_blocks(ch: Channel, head: bytes, data: Array) -> None:
     shown = [ch.publish(EMPTY, head)]
     length = block_length(data)
     for start in range(0, len(data), length):

@@ -16,7 +16,9 @@ from ..transport.shm.private import address_of
 from ..transport.shm.slot import PRIVATE
 from ..wire import frame
 from .near import All, Near
-from .operations import DONE, Operation, Sending, cost
+from .operations import DONE, NOTHING, Operation, Sending, cost
+from .rivals import Rivals
+from .scope import bound
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +27,9 @@ PRIVATE_BYTES_MIN: Final = 1 << 20
 """Shorter payloads are copied twice: in the caches that is quicker than what the kernel does for each page."""
 PRIVATE_BYTES_MAX: Final = 16 << 20
 """Longer ones go in blocks, since they count against the bound on unreceived bytes."""
+_NEVER: Final = (1 << 32) - 1
+"""The step of a receive for which nobody sends anything."""
+_RIVALS_MAX: Final = 256
 
 
 class Private(Near):
@@ -61,6 +66,39 @@ class Private(Near):
         started = [self._expose(peer, data, meta) for peer in self._others(to)]
         waiting = [each for each in started if each is not None]
         return All(*waiting) if waiting else DONE
+
+    def reach(self, data: NDArray[Any], to: int | None = None) -> int:
+        """Where the others (or ``to`` alone) can read ``data`` (contiguous) in this rank's memory; 0 if they cannot."""
+        near = self.call.endpoint.near
+        for peer in self._others(to):
+            link = near[self.ranks[peer]]
+            if link is None or not link.ready or not link.outlane.private:
+                return 0
+        return address_of(data)
+
+    def read(self, peer: int, address: int, into: NDArray[Any]) -> Awaitable[None]:
+        """Copies what lies at a peer's ``address``, at once.
+
+        It may be anything if the peer has left the call meanwhile. Where nothing is to be had, the peer's end, or that
+        of its call, is about to be heard: that is waited for.
+        """
+        call, world = self.call, self.ranks[peer]
+        if call.error is not None:
+            raise call.error
+        link = call.endpoint.near[world]
+        if link is not None and link.ready and link.inlane.read(address, into):
+            return DONE
+        return self.usual(peer, _NEVER, NOTHING, None, False)
+
+    def rivals(self, what: str, nbytes: int) -> Rivals:
+        """What this rank remembers of two ways of doing ``what`` with about so many bytes among these members."""
+        key = (what, nbytes.bit_length(), self.ranks)
+        kept = self.call.scope.rivals
+        found = kept.get(key)
+        if found is None:
+            bound(kept, _RIVALS_MAX - 1)
+            found = kept[key] = Rivals()
+        return found
 
     def _others(self, to: int | None) -> Sequence[int]:
         return [peer for peer in range(self.size) if peer != self.rank] if to is None else (to,)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..errors import AiocollError
+from .rivals import Rivals
 
 if TYPE_CHECKING:
     from .channel import Call
@@ -103,6 +104,8 @@ class Scope:
         """World ranks that know that this group is broken."""
         self.seen: dict[int, int] = {}
         """The number of the last call of this group in which each other member (world rank) was heard."""
+        self.rivals: dict[tuple[str, int, tuple[int, ...]], Rivals] = {}
+        """Which of two ways has been quicker, by what is done, about how many bytes, and world ranks."""
         self.mailbox: Mailbox = endpoint.inbox.mailbox_of(id)
         self.mailbox.scope = self
 

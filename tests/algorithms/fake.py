@@ -88,6 +88,8 @@ class FakeWorld:
         self.hosts = list(hosts or range(size))
         self.logs = [Log() for _ in range(size)]
         self.lenders = [rank for rank in range(size) if seed % 4 < 2 or self.random.random() < 0.8]
+        self.readable = [rank for rank in range(size) if seed % 3 < 2 or self.random.random() < 0.8]
+        self.shown: dict[int, Array] = {}
         self.pipes: dict[tuple[int, int], Pipe] = {}
         self.ready: list[Any] = []  # ranks that can go on, and pipes that can deliver
         self.parked: dict[Ticket, int] = {}
@@ -245,6 +247,24 @@ class FakeChannel:
     def expose(self, data: Data, meta: bytes = b"", to: int | None = None) -> Both:
         return self.publish(data, meta) if to is None else Both([self.send(to, data, meta)])
 
+    def reach(self, data: Array, to: int | None = None) -> int:
+        if self.me not in self.world.readable:
+            return 0
+        address = 1 << 40 | len(self.world.shown) << 20
+        self.world.shown[address] = data
+        return address
+
+    def read(self, peer: int, address: int, into: Array) -> Ticket:
+        start = max(place for place in self.world.shown if place <= address)
+        data = self.world.shown[start].view("u1")[address - start :]
+        into.view("u1")[...] = data[: into.nbytes]
+        ticket = Ticket(self.log)
+        ticket.done = True
+        return ticket
+
+    def rivals(self, what: str, nbytes: int) -> AtRandom:
+        return AtRandom(self.world.random)
+
     async def breathe(self) -> None:
         await Turn()
 
@@ -255,6 +275,19 @@ class FakeChannel:
 
     def borrow(self, nbytes: int) -> Array:
         return np.full(nbytes, 0xA5, np.uint8)
+
+
+class AtRandom:
+    """Takes either way."""
+
+    def __init__(self, random: random.Random) -> None:
+        self.random = random
+
+    def second(self) -> bool:
+        return self.random.random() < 0.5
+
+    def took(self, second: bool, seconds: float) -> None:
+        assert seconds >= 0.0
 
 
 class Turn:

@@ -19,6 +19,7 @@ from aiocoll.algorithms import (
     owner,
     pace,
     pipeline,
+    reading,
     registry,
     scatter,
     spread,
@@ -48,7 +49,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathered, "BLOCK_BYTES", 200)
     monkeypatch.setattr(gathered, "BLOCK_BYTES_MIN", 100)
     monkeypatch.setattr(gathered, "FOLD_BYTES", 64)
+    monkeypatch.setattr(reading, "STEP_BYTES", 200)
     monkeypatch.setattr(spread, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(spread, "READ_BYTES_MIN", 500)
 
 
 @pytest.mark.usefixtures("small_pieces")

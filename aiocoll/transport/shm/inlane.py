@@ -172,6 +172,17 @@ class Inlane(Lane):
         except (WireError, OSError):
             return None
 
+    def read(self, address: int, into: NDArray[Any]) -> bool:
+        """Fills ``into`` with what lies in the peer's private memory; False if that is not to be had."""
+        if self._private.refusal:
+            return False
+        try:
+            self._private.read(address, into)
+        except Unreadable:
+            return False
+        self.bytes_received += into.nbytes
+        return True
+
     def took(self, nbytes: int) -> bool:
         """The slot, of so many bytes, may be used again. False, and it is not, if what it refers to should not have
         been read."""
