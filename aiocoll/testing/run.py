@@ -45,7 +45,8 @@ def run(
 
     `connect` goes to ``aiocoll.connect`` (of the simulator's: `timeout`). Raises the earliest failure that is no other
     rank's consequence, with notes that name the rank and the command that runs it again; ranks that still run after
-    `limit` real seconds, or some seconds after a failure, are stopped.
+    `limit` real seconds, or some seconds after a failure, are stopped. Where a loop runs already it is refused:
+    ``await asyncio.to_thread(run, …)`` has it in a thread.
     """
     if fabric not in FABRICS:
         raise UsageError(f"fabric={fabric!r}: one of {', '.join(FABRICS)} is needed")
