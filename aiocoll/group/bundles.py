@@ -51,11 +51,12 @@ class Bundles(Calls):
         turn = self._turn(collective, None)
 
         def prepare() -> tuple[str, Callable[[Channel], Awaitable[Any]]]:
-            self._bundle = bundle = Bundle(turn)
+            around, bundle = self._bundle, Bundle(turn)
+            self._bundle = bundle
             try:
                 make(self)
             finally:
-                self._bundle = None
+                self._bundle = around
 
             async def body(ch: Channel) -> list[Any]:
                 results = []

@@ -11,6 +11,7 @@ import pytest
 import aiocoll
 import aiocoll.distributed as dist
 from aiocoll.errors import MismatchError, UsageError
+from aiocoll.sim import run as simulate
 from tests.distributed.ranks import ranks
 
 KINDS = [(3, "f8"), (1, "f4"), (0, "i4"), (5, "i2")]
@@ -165,6 +166,30 @@ def test_lists_of_other_lengths_or_shapes_are_a_mismatch(more: int) -> None:
             assert len(str(caught.value)) < 2500
 
     ranks(3, program)
+
+
+def test_calls_within_calls_at_once() -> None:
+    """What dist.* is made of, awaited: kinds of calls may be mixed, and a list may hold lists."""
+
+    async def main(group: aiocoll.Group) -> None:
+        x = np.arange(2.0) + group.rank
+        last = group.size - 1
+
+        def inner(g: aiocoll.Group) -> list[Any]:
+            return [g.reduce(x, "MAX", root=0), g.broadcast(x if g.rank == last else None, last)]
+
+        total, inners, parts = await group.at_once(
+            "all_reduce", lambda g: [g.all_reduce(x), g.at_once("reduce", inner), g.all_gather(x)]
+        )
+        assert total.tolist() == [sum(range(group.size)), sum(range(group.size)) + group.size]
+        assert inners[1].tolist() == [last, last + 1]
+        assert inners[0].tolist() == [last, last + 1] if group.rank == 0 else inners[0] is None
+        assert [part[0] for part in parts] == list(range(group.size))
+        assert await group.all_reduce(1) == group.size
+        assert group.statistics()["calls"] == {"all_reduce": 2}
+
+    for size in (1, 2, 5):
+        simulate(size, main, seed=size)
 
 
 def test_the_others_of_a_list_in_which_an_op_fails_hear_of_it() -> None:
