@@ -106,6 +106,9 @@ class Channel(Protocol):
         """Copies what lies at a peer's ``address``, at once. It counts only if the peer says later that it is still in
         the call."""
 
+    def showed(self, peer: int, nbytes: int) -> None:
+        """So many bytes of mine a peer has read, for the statistics."""
+
     def rivals(self, what: str, nbytes: int) -> Rivals:
         """What this rank remembers of two ways of doing ``what`` with about so many bytes among these members."""
 

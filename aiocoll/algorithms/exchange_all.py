@@ -140,7 +140,7 @@ class Firsts:
         self.of: dict[int, Array] = {}
         self.leaving: dict[int, Array] = {}
         """What goes in blocks, by peer."""
-        self._shown: list[int] = []
+        self._shown: dict[int, Array] = {}
         self._record: Rivals | None = None
         self._began = perf_counter()
         for peer in patterns.around(ch.rank, ch.size):
@@ -151,13 +151,13 @@ class Firsts:
                 self._record = self._record or (ch.rivals("all_to_all", data.nbytes) if address else None)
                 if address and self._record is not None and self._record.second():
                     first = np.array([address])
-                    self._shown.append(peer)
+                    self._shown[peer] = data
                 else:
                     self.leaving[peer] = data
             self.of[peer] = first
 
     def __repr__(self) -> str:
-        return f"<Firsts: addresses for {self._shown}, blocks for {list(self.leaving)}>"
+        return f"<Firsts: addresses for {list(self._shown)}, blocks for {list(self.leaving)}>"
 
     async def settle(self, ch: Channel, read: Sequence[int]) -> None:
         """Everything has gone and come but the word for it, where it was ``read``."""

@@ -301,7 +301,7 @@ async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) 
         answer = await reading.ask(ch, "reduce_scatter", nbytes, blocks, False)
     if answer is not None and answer.read:
         await reading.folded(ch, fold, mine, out, answer.addresses)
-        await reading.leave(ch)
+        await reading.leave(ch, blocks)
     elif ch.size == 2 and not fold.narrow:
         await _swap_blocks(ch, blocks, op, out, length)
     else:

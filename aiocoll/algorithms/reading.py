@@ -9,7 +9,7 @@ anything before all have read it; and what was read counts once its rank has sai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -124,13 +124,18 @@ async def by_owners(ch: Channel, fold: Fold, x: Array, addresses: Sequence[int],
     if root is None or ch.rank == root:
         for peer in patterns.around(ch.rank, ch.size):
             await copied(ch, peer, address(peer, peer), shares[peer])
-    await leave(ch)
+    await leave(ch, shares)
+    if root != ch.rank:
+        for peer in patterns.around(ch.rank, ch.size) if root is None else (root,):
+            ch.showed(peer, mine.nbytes)
 
 
-async def leave(ch: Channel) -> None:
-    """Everybody has read what it needs, and then everybody is still there."""
+async def leave(ch: Channel, operands: Sequence[Array]) -> None:
+    """Everybody has read what it needs, of mine its own one of the ``operands``, and then everybody is still there."""
     await all_here(ch)
     await all_here(ch)
+    for peer in patterns.around(ch.rank, ch.size):
+        ch.showed(peer, operands[peer].nbytes)
 
 
 async def all_here(ch: Channel) -> None:
@@ -138,9 +143,11 @@ async def all_here(ch: Channel) -> None:
     await (barrier.full_mesh if 2 < ch.size <= _FEW else barrier.dissemination)(ch)
 
 
-async def settle(ch: Channel, read: Sequence[int], shown: Sequence[int]) -> None:
-    """The same where only some read: this rank what ``read`` show, and ``shown`` what this rank shows."""
+async def settle(ch: Channel, read: Iterable[int], shown: Mapping[int, Array]) -> None:
+    """The same where only some read: this rank what ``read`` show, and others what is ``shown`` to each."""
     for senders, receivers in ((read, shown), (shown, read)):
         sending = [ch.send(peer, EMPTY) for peer in senders]
         await finish([ch.recv(peer, EMPTY) for peer in receivers])
         await finish(sending)
+    for peer, data in shown.items():
+        ch.showed(peer, data.nbytes)

@@ -62,7 +62,7 @@ async def direct(
         await each
     if long or in_blocks:
         await _go_on(ch, data, own, long, in_blocks)
-    await reading.settle(ch, read, () if first is data or in_blocks else peers)
+    await reading.settle(ch, read, {} if first is data or in_blocks else dict.fromkeys(peers, data))
     if record is not None:
         record.took(not in_blocks, perf_counter() - began)
     return parcels
@@ -84,7 +84,7 @@ async def again(
     for peer in others:
         parcels[peer] = await take_any(ch, peer, place, long, read)
     await _go_on(ch, data, None, long, False)
-    await reading.settle(ch, read, ())
+    await reading.settle(ch, read, {})
     return parcels
 
 

@@ -111,7 +111,7 @@ async def _rest(ch: Channel, root: int, came: Array, data: Array) -> None:
     """What did not come with its head: it lies at an address, or follows in blocks."""
     if len(came):
         await follow(ch, root, came, data)
-        await reading.settle(ch, [root], [])
+        await reading.settle(ch, [root], {})
     else:
         await receive(ch, root, data)
 
@@ -129,7 +129,7 @@ async def give(ch: Channel, head: bytes, data: Array) -> None:
     read, began = record.second(), perf_counter()
     if read:
         await ch.publish(np.array([address]), head)
-        await reading.settle(ch, [], patterns.around(ch.rank, ch.size))
+        await reading.settle(ch, (), dict.fromkeys(patterns.around(ch.rank, ch.size), data))
     else:
         await _give_blocks(ch, head, data)
     record.took(read, perf_counter() - began)

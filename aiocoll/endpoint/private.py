@@ -90,6 +90,12 @@ class Private(Near):
             return DONE
         return self.usual(peer, _NEVER, NOTHING, None, False)
 
+    def showed(self, peer: int, nbytes: int) -> None:
+        """So many bytes of mine a peer has read."""
+        link = self.call.endpoint.near[self.ranks[peer]]
+        if link is not None:
+            link.outlane.bytes_sent += nbytes
+
     def rivals(self, what: str, nbytes: int) -> Rivals:
         """What this rank remembers of two ways of doing ``what`` with about so many bytes among these members."""
         key = (what, nbytes.bit_length(), self.ranks)

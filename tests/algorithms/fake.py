@@ -262,6 +262,9 @@ class FakeChannel:
         ticket.done = True
         return ticket
 
+    def showed(self, peer: int, nbytes: int) -> None:
+        assert nbytes >= 0
+
     def rivals(self, what: str, nbytes: int) -> AtRandom:
         return AtRandom(self.world.random)
 

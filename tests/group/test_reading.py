@@ -133,6 +133,25 @@ def test_moved_whichever_way(size: int, way: str, reads: list[int], monkeypatch:
     assert bool(reads) == (way != "cells")
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_is_read_is_counted_as_sent(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, "read")
+
+    async def main(group: Group) -> Any:
+        await group.barrier()
+        before = group.statistics()
+        x = of(group.rank, np.float64)
+        for call in CALLS.values():
+            await call(group, x)
+        await group.reduce(x, root=1)
+        await group.barrier()
+        after = group.statistics()
+        return [after[way]["shm"] - before[way]["shm"] for way in ("bytes_sent", "bytes_received")]
+
+    moved = np.array(ranks(size, main, "shm"))
+    assert abs(int(moved[:, 0].sum() - moved[:, 1].sum())) < 10_000 * size and moved.min() > 3 * 8 * COUNT
+
+
 CALLS = {
     "all_reduce": lambda group, x: group.all_reduce(x, out=x),
     "reduce_scatter": lambda group, x: group.reduce_scatter(x),
