@@ -297,7 +297,7 @@ async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) 
     length = block_length(mine, op)
     fold = Fold(ch, op, mine.dtype, min(length, len(mine)))
     nbytes, answer = sum(block.nbytes for block in blocks), None
-    if nbytes >= 2 * ASK_BYTES:
+    if nbytes >= ASK_BYTES:
         answer = await reading.ask(ch, "reduce_scatter", nbytes, blocks, False)
     if answer is not None and answer.read:
         await reading.folded(ch, fold, mine, out, answer.addresses)
