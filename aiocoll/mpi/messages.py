@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from .calling import Calling, Plan, blocking, followed_by, started
@@ -18,6 +19,8 @@ from .seen import Seen, arrived, as_object, bytes_of, exchange, landed
 from .specs import Region, reading, writing
 from .status import Status
 
+Sending = Callable[..., Plan]
+"""Of (data, dest, tag, what, timeout), where the data are a buffer or an object."""
 _NOBODY = Arrival(None, PROC_NULL, ANY_TAG, 0)
 
 
@@ -30,32 +33,25 @@ class Messages(Calling):
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Sends a buffer; returns when it may be changed, without waiting for the receiver (up to 64 MiB)."""
-        if self._peer(dest, "Send", "dest") != PROC_NULL:
-            blocking(self._group, self._sending(buf, dest, tag, "Send"))
+        self._blocked("Send", dest, self._sending, buf, tag)
 
     Bsend = Send
     Rsend = Send
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Starts to send a buffer, which must not be changed until the request is over."""
-        if self._peer(dest, "Isend", "dest") == PROC_NULL:
-            return Request(None, 0.0, _NOBODY)
-        return self._start("Isend", self._sending(buf, dest, tag, "Isend", math.inf), f" to rank {dest}")
+        return self._begun("Isend", dest, self._sending, buf, tag)
 
     Ibsend = Isend
     Irsend = Isend
 
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Sends a buffer; returns when a receive, or a probe that has seen it, has taken the message."""
-        if self._peer(dest, "Ssend", "dest") != PROC_NULL:
-            blocking(self._group, self._sending(buf, dest, tag, "Ssend", synchronous=True))
+        self._blocked("Ssend", dest, self._sending, buf, tag, synchronous=True)
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Starts to; the request is over when the message has been taken."""
-        if self._peer(dest, "Issend", "dest") == PROC_NULL:
-            return Request(None, 0.0, _NOBODY)
-        plan = self._sending(buf, dest, tag, "Issend", math.inf, synchronous=True)
-        return self._start("Issend", plan, f" to rank {dest}")
+        return self._begun("Issend", dest, self._sending, buf, tag, synchronous=True)
 
     def Recv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
         """Receives into a buffer, which may be longer than the message; ``status`` says by how much."""
@@ -130,30 +126,23 @@ class Messages(Calling):
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Sends an object."""
-        if self._peer(dest, "send", "dest") != PROC_NULL:
-            blocking(self._group, self._sending_object(obj, dest, tag, "send"))
+        self._blocked("send", dest, self._sending_object, obj, tag)
 
     bsend = send
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Sends an object as it is now, without waiting."""
-        if self._peer(dest, "isend", "dest") == PROC_NULL:
-            return Request(None, 0.0, _NOBODY)
-        return self._start("isend", self._sending_object(obj, dest, tag, "isend", math.inf), f" to rank {dest}")
+        return self._begun("isend", dest, self._sending_object, obj, tag)
 
     ibsend = isend
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Sends an object; returns when it has been taken, as Ssend does."""
-        if self._peer(dest, "ssend", "dest") != PROC_NULL:
-            blocking(self._group, self._sending_object(obj, dest, tag, "ssend", synchronous=True))
+        self._blocked("ssend", dest, self._sending_object, obj, tag, synchronous=True)
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Sends an object as it is now; the request is over when it has been taken."""
-        if self._peer(dest, "issend", "dest") == PROC_NULL:
-            return Request(None, 0.0, _NOBODY)
-        plan = self._sending_object(obj, dest, tag, "issend", math.inf, synchronous=True)
-        return self._start("issend", plan, f" to rank {dest}")
+        return self._begun("issend", dest, self._sending_object, obj, tag, synchronous=True)
 
     def recv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
         """Receives an object and returns it; ``buf`` is accepted and not needed."""
@@ -261,6 +250,15 @@ class Messages(Calling):
         return lambda group: group.send_object(
             obj, dest, number, timeout=timeout, synchronous=synchronous, buffered=started
         )
+
+    def _blocked(self, what: str, dest: int, sending: Sending, data: Any, tag: int, **how: bool) -> None:
+        if self._peer(dest, what, "dest") != PROC_NULL:
+            blocking(self._group, sending(data, dest, tag, what, **how))
+
+    def _begun(self, what: str, dest: int, sending: Sending, data: Any, tag: int, **how: bool) -> Request:
+        if self._peer(dest, what, "dest") == PROC_NULL:
+            return Request(None, 0.0, _NOBODY)
+        return self._start(what, sending(data, dest, tag, what, math.inf, **how), f" to rank {dest}")
 
     def _start(self, what: str, plan: Plan, whom: str = "") -> Request:
         group = self._group

@@ -20,8 +20,8 @@ from aiocoll.algorithms import owner, reading, spread
 from aiocoll.endpoint.rivals import Rivals
 from aiocoll.transport.shm import private
 from aiocoll.transport.shm.private import Private
-from aiocoll.transport.shm.segment import NONCE_BYTES
 from tests.group.cases import ranks
+from tests.private_reads import private_reads
 
 pytestmark = pytest.mark.timeout(60)
 COUNT = 20_011
@@ -46,17 +46,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of what is read out of private memory, one by one."""
-    sizes: list[int] = []
-    read = Private.read
-
-    def counted(self: Private, address: int, into: Any) -> None:
-        read(self, address, into)
-        if into.nbytes != NONCE_BYTES:
-            sizes.append(into.nbytes)
-
-    monkeypatch.setattr(Private, "read", counted)
-    return sizes
+    return private_reads(monkeypatch)
 
 
 def of(rank: int, dtype: Any, turn: int = 0, count: int = COUNT) -> Any:

@@ -24,6 +24,7 @@ from aiocoll.transport.shm.private import STEP_BYTES, Private, address_of
 from aiocoll.transport.shm.segment import NONCE_BYTES, PROOF_AT
 from aiocoll.transport.shm.slot import PRIVATE
 from aiocoll.wire import frame
+from tests.private_reads import private_reads
 from tests.turns import until
 
 from .ends import Ticket, pattern
@@ -49,17 +50,7 @@ def kernel_reads_another(*_: object) -> int:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of what is read out of private memory from now on."""
-    sizes: list[int] = []
-    read = Private.read
-
-    def counted(self: Private, address: int, into: Any) -> None:
-        read(self, address, into)
-        if into.nbytes != NONCE_BYTES:
-            sizes.append(into.nbytes)
-
-    monkeypatch.setattr(Private, "read", counted)
-    return sizes
+    return private_reads(monkeypatch)
 
 
 def expose(world: ShmEnds, src: int, dst: int, payload: Any, call: int = 0, meta: bytes = b"") -> Ticket | None:
