@@ -56,6 +56,8 @@ class Fold:
     """
 
     __slots__ = ("_below", "_ch", "_room", "_sum", "_theirs", "_wide", "narrow", "op", "step")
+    op: Op
+    step: int
 
     def __init__(self, ch: Channel, op: Op, dtype: np.dtype[Any], longest: int) -> None:
         self._ch, self.op = ch, op

@@ -88,9 +88,7 @@ async def again(
     return parcels
 
 
-async def take_any(
-    ch: Channel, peer: int, place: PlaceFrom | None, long: dict[int, Array], read: list[int]
-) -> Parcel:
+async def take_any(ch: Channel, peer: int, place: PlaceFrom | None, long: dict[int, Array], read: list[int]) -> Parcel:
     """A parcel of any size; ``long`` and ``read`` as in ``rest``."""
     came = await ch.take(peer, partial(_first, place, peer))
     (total,) = TOTAL.unpack_from(came.meta)
@@ -101,9 +99,7 @@ async def take_any(
     return Parcel(meta, data)
 
 
-async def rest(
-    ch: Channel, peer: int, came: Array, data: Array, long: dict[int, Array], read: list[int]
-) -> None:
+async def rest(ch: Channel, peer: int, came: Array, data: Array, long: dict[int, Array], read: list[int]) -> None:
     """What did not come with its head: ``data`` is added to ``long`` if it follows in blocks; if it was read where the
     peer says that it lies, the peer is added to ``read``."""
     if len(came):

@@ -172,9 +172,7 @@ class Group(Reductions, Messages, Recoveries, Growing, Bundles):
         key = (self._root, members, name)
         count = self._subgroups.get(key, 0)
         self._subgroups[key] = count + 1
-        group = self._open(
-            identifier("subgroup", *key, count), members, name or f"{self.name}{list(members)}"
-        )
+        group = self._open(identifier("subgroup", *key, count), members, name or f"{self.name}{list(members)}")
 
         async def made() -> Group:
             return group

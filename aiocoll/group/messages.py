@@ -158,9 +158,7 @@ class Messages(Objects):
         receive = self._posted(what, src, tag, OBJECT, timeout, lambda meta, nbytes: None)
         return Posted(self._receive_object(what, receive, give), lambda _: self._withdraw(receive), what)
 
-    async def _receive_object(
-        self, what: str, receive: MessageReceive, give: Callable[[Any, int, int], Any]
-    ) -> Any:
+    async def _receive_object(self, what: str, receive: MessageReceive, give: Callable[[Any, int, int], Any]) -> Any:
         message = await self._arrived(receive, what)
         source = self._scope.index[message.source]
         if message.meta[:1] == b"R":

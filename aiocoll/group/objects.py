@@ -164,9 +164,7 @@ class Objects(Movement):
 
             return f"scatter_object root={where}", body
 
-        return self._made(
-            turn, timeout, prepare, lambda data: self._loaded(data, int(root), "scatter_object")
-        )
+        return self._made(turn, timeout, prepare, lambda data: self._loaded(data, int(root), "scatter_object"))
 
     def all_to_all_object(
         self, objs: Sequence[Obj], *, timeout: float | None = None, name: str | None = None

@@ -41,9 +41,7 @@ def in_threads(size: int, transport: str, folder: Path, program: Callable[[SyncG
         return list(pool.map(one, range(size)))
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "transport"), [(2 * GIB - 1, "shm"), (2 * GIB + 1, "tcp"), (4 * GIB + 8, "shm")]
-)
+@pytest.mark.parametrize(("nbytes", "transport"), [(2 * GIB - 1, "shm"), (2 * GIB + 1, "tcp"), (4 * GIB + 8, "shm")])
 def test_n1_messages_over_two_and_four_gib(nbytes: int, transport: str, tmp_path: Path) -> None:
     """They arrive whole and in place, with at most 64 MiB beside sender's and receiver's arrays."""
     with windows(nbytes, 5) as given, windows(nbytes, None) as taken, Added() as added:

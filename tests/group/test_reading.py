@@ -186,7 +186,7 @@ def test_nobody_ends_well_with_what_lay_there_afterwards(call: str, size: int, m
                 found = await CALLS[call](inner, x)
             except asyncio.CancelledError:
                 assert group.rank == 1
-                asyncio.current_task().uncancel()  # type: ignore[union-attr]
+                asyncio.current_task().uncancel()
                 x[:] = bad
             except GroupBrokenError as error:
                 assert group.rank != 1 and "rank 1" in str(error)

@@ -90,7 +90,7 @@ def test_an_error_about_another_rank_is_found(monkeypatch: pytest.MonkeyPatch) -
     loss = Failure.loss
 
     def somebody_else(*arguments: object, **more: object) -> PeerLostError:
-        error = loss(*arguments, **more)  # type: ignore[arg-type]
+        error = loss(*arguments, **more)
         error.rank = error.world_rank = 0
         return error
 

@@ -271,9 +271,7 @@ class Outlane(Recalling):
         meta = b"" if kind in (MORE, LONG_META) or len(frame.meta) > META_BYTES else frame.meta
         self._laid[index] = None
         group = 0 if kind == MORE and frame.kind in NEWS else frame.group  # what is said of a group outlasts it
-        self.bytes[at + 16 : at + 56] = HEAD.pack(
-            0, group, kind_word(kind, frame.step, len(meta)), frame.nbytes, piece
-        )
+        self.bytes[at + 16 : at + 56] = HEAD.pack(0, group, kind_word(kind, frame.step, len(meta)), frame.nbytes, piece)
         if meta:
             self.bytes[at + META_AT : at + META_AT + len(meta)] = meta
         self._words[word + 7] = place
