@@ -130,7 +130,8 @@ class Growing(Recovery):
         if self.case.fault == "freeze":
             return bool(struck)
         if rank not in struck:
-            return False
+            # The last member may have told one newcomer that it is in, and died before it told the other.
+            return self._members <= struck.keys() and rank not in self._members and " left" in str(error)
         if self.case.fault == "crash":
             return isinstance(error.cause if isinstance(error, GroupBrokenError) else error, PeerLostError)
         return isinstance(error, GroupBrokenError) or " left" in str(error)
