@@ -76,12 +76,14 @@ def test_receives_from_anyone_fail_under_the_name_that_was_called() -> None:
             for _ in range(2):
                 with pytest.raises(SerializationError):
                     dist.send_object_list([object()], 1)
+            with pytest.raises(GroupBrokenError, match="^recv"):
+                dist.recv(np.zeros(1))
         else:
             for source in (0, None):
                 with pytest.raises(SerializationError, match="^recv_object_list: rank 0 could not") as refused:
                     dist.recv_object_list([None], source)
                 assert refused.value.collective == "recv_object_list"
-        dist.group.WORLD.abort()
+            dist.group.WORLD.abort()
         receives: dict[str, Callable[[], Any]] = {
             "recv_object_list": lambda: dist.recv_object_list([None]),
             "recv": lambda: dist.recv(np.zeros(1)),

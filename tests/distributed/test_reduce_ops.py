@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -120,19 +120,21 @@ def test_an_op_that_is_interrupted_in_the_thread_that_folds_is_heard_of_by_all(k
     """It raises in a callback of the loop, where nobody awaits anything; the deadline is far away."""
 
     def fold(left: Any, right: Any) -> Any:
-        if threads.get(threading.get_ident()) == 0:
+        if whose.get() == 0:
             raise kind
         return left + right
 
-    threads: dict[int, int] = {}
+    whose: ContextVar[int] = ContextVar("whose")  # a function runs in its caller's context
 
     def program(rank: int) -> None:
-        dist.all_reduce(np.zeros(1), async_op=True).wait()
-        found = dist.all_reduce(np.zeros(1), async_op=True).get_future()
-        found.then(lambda _: threads.update({threading.get_ident(): rank})).wait()
-        dist.barrier()
-        x = np.arange(4.0) + rank
+        whose.set(rank)
+        x, ready, aside = np.arange(4.0) + rank, np.zeros(1), dist.new_group()
+        if rank:
+            dist.recv(ready, 0, aside)  # rank 0 waits for operands already, and folds them as they come
         work = dist.all_reduce(x, aiocoll.op(fold), async_op=True)
+        if rank == 0:
+            for other in (1, 2):
+                dist.send(ready, other, aside)
         refused = kind is not KeyboardInterrupt
         wanted: type[BaseException] = UsageError if refused else GroupBrokenError if rank else KeyboardInterrupt
         with pytest.raises(wanted) as caught:
