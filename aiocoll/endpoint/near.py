@@ -24,6 +24,9 @@ _STEPS_MAX: Final = 1 << 14
 """Frames of one call to one peer that may go the quick way."""
 LENT_BYTES_MIN: Final = 64 << 10
 """Shorter payloads are copied, wherever they lie: that is quicker than to wait until they are read."""
+_WITH_META: Final = 1 << 32
+"""Is added to the step in the key of a stamp: a message with a meta is another one than that without, of equal length.
+"""
 _UNKNOWN: Final = Stamp(frame.DATA, 0, 0, b"", Views(np.dtype(np.uint8), 0))
 _NOTHING_LEFT: Final = cast("Generator[Any, None, None]", iter(()))
 """What an awaitable that is over gives: any iterator will do."""
@@ -163,10 +166,11 @@ class Near:
         if not call.again:
             return False
         world = self.ranks[peer]
-        step, stamp = call.received.get(world, 0), None
-        if (step, into.nbytes) not in call.stamps:
+        step = call.received.get(world, 0)
+        stamp = call.stamps.get((step + _WITH_META if meta else step, into.nbytes), _UNKNOWN)
+        if stamp is _UNKNOWN:
             stamp = self._stamp(step, into, meta)
-        if call.stamps.get((step, into.nbytes)) is None:  # too long for a cell, or nobody shares memory
+        if stamp is None:  # too long for a cell, or nobody shares memory
             link = call.endpoint.near[world]
             stamp = self._stamp(step, into, meta, True) if link is not None and link.inlane.private else None
             if stamp is None:
@@ -222,7 +226,7 @@ class Near:
         if link is None or not link.ready or call.error is not None:
             return False
         step = call.sent.get(world, 0)
-        stamp = call.stamps.get((step, data.nbytes), _UNKNOWN)
+        stamp = call.stamps.get((step + _WITH_META if meta else step, data.nbytes), _UNKNOWN)
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, data, meta)
         if stamp is None or stamp.dtype is not data.dtype or not endpoint.inbox.count(world, stamp.price):
@@ -303,7 +307,7 @@ class Near:
 
     def _stamp_of(self, step: int, data: NDArray[Any], meta: bytes) -> Stamp | None:
         """The stamp of such frames, if they have one."""
-        stamp = self.call.stamps.get((step, data.nbytes), _UNKNOWN)
+        stamp = self.call.stamps.get((step + _WITH_META if meta else step, data.nbytes), _UNKNOWN)
         if stamp is _UNKNOWN:
             stamp = self._stamp(step, data, meta)
         return stamp if stamp is not None and stamp.dtype is data.dtype else None
@@ -313,7 +317,8 @@ class Near:
         ``private`` memory have stamps of their own, since they may be longer."""
         call = self.call
         stamps, memory = call.stamps, call.endpoint.memory
-        key, stamp = (-1 - step if private else step, data.nbytes), None
+        place = step + _WITH_META if meta else step
+        key, stamp = (-1 - place if private else place, data.nbytes), None
         if private and key in stamps:
             return stamps[key]
         if call.again and memory is not None and step < _STEPS_MAX:

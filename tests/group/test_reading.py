@@ -124,6 +124,31 @@ def test_moved_whichever_way(size: int, way: str, reads: list[int], monkeypatch:
 
 
 @pytest.mark.parametrize("size", [2, 3])
+def test_calls_that_come_again_now_this_way_and_now_that(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, "both")
+
+    async def main(group: Group) -> None:
+        await group.barrier()
+        held, table = np.zeros(COUNT), np.zeros((size, COUNT))
+        block = np.zeros_like(np.array_split(held, size)[group.rank])
+        for turn in range(60):
+            whole = [of(rank, np.float64, turn) for rank in range(size)]
+            mine, root = whole[group.rank].copy(), turn % size
+            held[:] = mine
+            await group.broadcast(held, root, out=None if group.rank == root else held)
+            assert held.tobytes() == whole[root].tobytes()
+            await group.all_gather(mine, out=table)
+            assert table.tobytes() == np.stack(whole).tobytes()
+            total = fold(whole, SUM)
+            await group.reduce_scatter(mine, out=block)
+            assert block.tobytes() == np.array_split(total, size)[group.rank].tobytes()
+            await group.all_reduce(mine, out=mine)
+            assert mine.tobytes() == total.tobytes()
+
+    ranks(size, main, "shm")
+
+
+@pytest.mark.parametrize("size", [2, 3])
 def test_what_is_read_is_counted_as_sent(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     choose(monkeypatch, "read")
 
