@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..buffers import flat_bytes
-from ..transport.shm.private import address_of
+from ..transport.shm.private import address_of, is_shown
 from ..transport.shm.slot import PRIVATE
 from ..wire import frame
 from .near import All, Near
@@ -57,7 +57,7 @@ class Private(Near):
             link = near[self.ranks[peer]]
             if link is None or not link.ready or not link.outlane.private:
                 return False
-        return not memory.heap.arenas or memory.heap.find(data) is None
+        return (not memory.heap.arenas or memory.heap.find(data) is None) and is_shown(data)
 
     def expose(self, data: Any, meta: bytes = b"", to: int | None = None) -> Awaitable[None]:
         """Sends the same to every other member (or ``to`` alone), which reads it where it lies, if it can."""
@@ -74,7 +74,7 @@ class Private(Near):
             link = near[self.ranks[peer]]
             if link is None or not link.ready or not link.outlane.private:
                 return 0
-        return address_of(data)
+        return address_of(data) if not data.nbytes or is_shown(data) else 0
 
     def read(self, peer: int, address: int, into: NDArray[Any]) -> Awaitable[None]:
         """Copies what lies at a peer's ``address``, at once.

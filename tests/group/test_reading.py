@@ -7,6 +7,7 @@ The rule: which way is taken is said by the test, not by the clock.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import itertools
 from typing import Any
@@ -257,7 +258,47 @@ def test_memory_that_cannot_be_read_any_more_is_waited_for(monkeypatch: pytest.M
             await group.all_reduce(x, timeout=0.3)
 
     def refuses(*_: object) -> int:
-        private.ctypes.set_errno(errno.EFAULT)
+        ctypes.set_errno(errno.EFAULT)
         return -1
 
     ranks(2, main, "shm")
+
+
+@pytest.mark.parametrize("nbytes", [8 * COUNT, 2 << 20])
+def test_memory_that_the_kernel_gives_nobody_goes_in_cells(
+    nbytes: int, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a device maps, or secret memory: its rank reads it like any other, another process cannot."""
+    choose(monkeypatch, "read")
+    kept = np.frombuffer(bytearray(nbytes), np.float64)
+    first, call = private.address_of(kept), private._CALL
+
+    def refuses(pid: int, mine: int, mines: int, theirs: int, others: int, flags: int) -> int:
+        spans = (ctypes.c_uint64 * (2 * others)).from_address(theirs)
+        if any(first - size < start < first + nbytes for start, size in zip(spans[::2], spans[1::2], strict=True)):
+            ctypes.set_errno(errno.EFAULT)
+            return -1
+        got: int = call(pid, mine, mines, theirs, others, flags)
+        return got
+
+    monkeypatch.setattr(private, "_CALL", refuses)
+
+    async def main(group: Group) -> None:
+        await group.barrier()
+        rank, count = group.rank, len(kept)
+        x = kept if rank == 1 else np.empty(count)
+        for turn, call in enumerate([*CALLS.values(), lambda group, x: group.gather(x), send]):
+            whole = [of(each, np.float64, turn, count) for each in range(2)]
+            x[:] = whole[rank]
+            found = await call(group, x)
+            await group.barrier()
+            wanted = [fold(whole, SUM), np.array_split(fold(whole, SUM), 2)[rank], whole[1], np.concatenate(whole)]
+            wanted += [np.concatenate([np.array_split(each, 2)[rank] for each in whole]), wanted[3], whole[1]]
+            if found is not None:
+                assert np.array_equal(np.concatenate(found) if isinstance(found, list) else found, wanted[turn])
+
+    async def send(group: Group, x: Any) -> Any:
+        return await group.send(x, 0) if group.rank == 1 else await group.recv(1)
+
+    ranks(2, main, "shm")
+    assert reads  # rank 1 reads those of rank 0

@@ -38,6 +38,10 @@ class _Span(ctypes.Structure):
     _fields_ = (("base", ctypes.c_uint64), ("nbytes", ctypes.c_uint64))
 
 
+_Probe: Final = ctypes.c_uint64 * 7
+"""Three spans, the first one of which names the last bytes of all: that is where two others are read to."""
+
+
 class Span(NamedTuple):
     """What is left of a piece in a peer's private memory."""
 
@@ -67,6 +71,23 @@ def address_of(data: NDArray[Any]) -> int:
     """Where the first byte of a contiguous array lies in this process."""
     address: int = data.__array_interface__["data"][0]
     return address
+
+
+def is_shown(data: NDArray[Any]) -> bool:
+    """Whether the kernel lets others read a contiguous array of one byte at least: what NumPy has allocated, and what
+    it gives both ends of to this process. It does not give secret memory and much of what devices map."""
+    owner = data
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if owner.flags.owndata:
+        return True
+    if _CALL is None:
+        return False
+    spans, first = _Probe(), address_of(data)
+    at = ctypes.addressof(spans)
+    spans[:] = [at + ctypes.sizeof(spans) - 2, 2, first, 1, first + data.nbytes - 1, 1, 0]
+    got: int = _CALL(os.getpid(), at, 1, at + ctypes.sizeof(_Span), 2, 0)
+    return got == 2
 
 
 class Private:
