@@ -106,8 +106,15 @@ class Channel(Protocol):
         """Copies what lies at a peer's ``address``, at once. It counts only if the peer says later that it is still in
         the call."""
 
-    def showed(self, peer: int, nbytes: int) -> None:
-        """So many bytes of mine a peer has read, for the statistics."""
+    def place(self, data: Array, to: int) -> int:
+        """Where ``to`` finds ``data`` (contiguous) in shared memory; -1 if it does not lie there."""
+
+    async def lent(self, peer: int, place: int, nbytes: int) -> Array:
+        """What lies at a peer's ``place``, as bytes that are only read."""
+        ...
+
+    def counted(self, peer: int, sent: int, received: int) -> None:
+        """So many bytes a peer has read of mine, and I of its, for the statistics."""
 
     def rivals(self, what: str, nbytes: int) -> Rivals:
         """What this rank remembers of two ways of doing ``what`` with about so many bytes among these members."""

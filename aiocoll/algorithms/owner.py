@@ -14,7 +14,7 @@ import numpy as np
 
 from aiocoll import patterns
 from aiocoll.algorithms import pace, reading
-from aiocoll.algorithms.channel import EMPTY, Array, Channel, finish
+from aiocoll.algorithms.channel import Array, Channel, finish
 from aiocoll.buffers.narrow import (
     BLOCK,
     SCALE,
@@ -31,8 +31,6 @@ BLOCK_BYTES = 256 << 10
 """What one rank sends another at a time."""
 WINDOW = 4
 """How many blocks are folded before their results travel: so many are more than a second cache holds."""
-LENT_BYTES = 1 << 20
-"""What several ranks read where it lies, they fold in pieces of this length: the sum so far stays in a cache."""
 ASK_BYTES = 1 << 20
 """Vectors from this length on are worth the question whether they can be read where they lie."""
 
@@ -175,8 +173,8 @@ async def swap(ch: Channel, x: Array, op: Op) -> None:
 async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> None:
     """Folds ``x`` in place: each rank folds its share of it and gives the result to ``root``, or to all.
 
-    Long vectors are read where they lie, in private memory if that has been quicker of late, or in shared memory. Else
-    they go through shared memory block by block.
+    Long vectors are read where they lie if they all lie in shared memory, or if reading private memory has been quicker
+    of late. Else they go through shared memory block by block.
     """
     if ch.size == 1:
         return
@@ -184,11 +182,9 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
     answer = None
     if x.nbytes >= ASK_BYTES:
         what = "reduce" if root is not None else "all_reduce"
-        answer = await reading.ask(ch, what, x.nbytes, [x] * ch.size, not fold.narrow and ch.lends(x))
+        answer = await reading.ask(ch, what, x.nbytes, [x] * ch.size, x.dtype, len(x))
     if answer is not None and answer.read:
-        await reading.by_owners(ch, fold, x, answer.addresses, root)
-    elif answer is not None and answer.lent:
-        await _as_one_block(ch, x, op, root)
+        await reading.by_owners(ch, fold, x, answer, root)
     elif ch.size == 2 and root is None and not fold.narrow:
         await swap(ch, x, op)  # the same folds as in windows, with a wait less for each block
     else:
@@ -235,48 +231,6 @@ async def _in_windows(ch: Channel, x: Array, fold: Fold, root: int | None) -> No
         await finish(shown)
 
 
-async def _as_one_block(ch: Channel, x: Array, op: Op, root: int | None) -> None:
-    """``by_owners`` where nothing is copied. Receives are posted before what they wait for can come, since what comes
-    early is copied after all; and nobody shows a result while others still read for theirs."""
-    size, rank = ch.size, ch.rank
-    at, peers = patterns.offsets(patterns.even(len(x), size)), patterns.around(rank, size)
-    chunks = [x[at[i] : at[i + 1]] for i in range(size)]
-    length = max(len(chunks[0]) if size == 2 else LENT_BYTES // max(x.itemsize, 1), 1)
-    below = ch.scratch(chunks[rank][:length]) if rank > 1 else EMPTY
-    for start in range(0, max(len(chunks[0]), 1), length):
-        await _fold_lent(ch, [chunk[start : start + length] for chunk in chunks], op, below, first=not start)
-    results = [ch.recv(peer, chunks[peer]) for peer in peers] if root is None or rank == root else []
-    if root is None:
-        results.append(ch.publish(chunks[rank]))
-    elif rank != root:
-        results.append(ch.send(root, chunks[rank]))
-    await finish(results)
-
-
-async def _fold_lent(ch: Channel, pieces: Sequence[Array], op: Op, below: Array, *, first: bool) -> None:
-    """One piece of everybody's chunk; but for the ``first``, nobody hears of empty ones."""
-    rank, mine = ch.rank, pieces[ch.rank]
-    below = below[: len(mine)]
-    leaving: list[Awaitable[None]] = []
-    for source in range(ch.size) if first or len(mine) else ():
-        if source == rank:
-            if rank > 1:
-                op.fold(below, mine, mine)
-            continue
-        if rank < 2 or source > rank:
-            arrival = ch.recv_fold(source, mine, op, left=source < rank)
-        else:
-            arrival = ch.recv_fold(source, below, op) if source else ch.recv(source, below)
-        leaving = leaving or _leave(ch, pieces, first)
-        await arrival
-    await finish(leaving or _leave(ch, pieces, first))
-
-
-def _leave(ch: Channel, pieces: Sequence[Array], first: bool) -> list[Awaitable[None]]:
-    peers = patterns.around(ch.rank, ch.size)
-    return [ch.send(peer, pieces[peer]) for peer in peers if first or len(pieces[peer])]
-
-
 async def _swap_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array, length: int) -> None:
     """``fold_blocks`` of two ranks: one sends as the other does, with one wait for each piece."""
     mine, theirs, peer = blocks[ch.rank], blocks[1 - ch.rank], 1 - ch.rank
@@ -300,10 +254,12 @@ async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) 
     fold = Fold(ch, op, mine.dtype, min(length, len(mine)))
     nbytes, answer = sum(block.nbytes for block in blocks), None
     if nbytes >= ASK_BYTES:
-        answer = await reading.ask(ch, "reduce_scatter", nbytes, blocks, False)
+        answer = await reading.ask(ch, "reduce_scatter", nbytes, blocks, mine.dtype, len(mine))
     if answer is not None and answer.read:
-        await reading.folded(ch, fold, mine, out, answer.addresses)
-        await reading.leave(ch, blocks)
+        await reading.folded(ch, fold, mine, out, answer)
+        await reading.leave(ch)
+        for peer in patterns.around(ch.rank, ch.size):
+            ch.counted(peer, blocks[peer].nbytes, 0 if answer.views is None else mine.nbytes)
     elif ch.size == 2 and not fold.narrow:
         await _swap_blocks(ch, blocks, op, out, length)
     else:

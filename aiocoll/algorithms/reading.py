@@ -1,9 +1,10 @@
-"""Reading: whoever folds a share reads everybody's operands where they lie, in private memory; so it is with results.
+"""Reading: whoever folds a share reads everybody's operands where they lie; so it is with results.
 
-One copy instead of two, and a handful of empty messages however long the vectors are. What is quicker, that or shared
-memory, depends on how far apart the cores are on which the ranks happen to run; so it is measured.
+In arrays of ``group.empty()`` nothing is copied to be folded, and out of private memory everything once. Both take a
+handful of empty messages however long the vectors are. Whether reading private memory is quicker than cells, or than
+reading shared memory, depends on how far apart the cores are on which the ranks happen to run; so it is measured.
 
-The rule: an address is good for as long as its rank is in the call. All say where their data lie; nobody changes
+The rule: what a rank shows is good for as long as it is in the call. All say where their data lie; nobody changes
 anything before all have read it; and what was read counts once its rank has said, afterwards, that it was still there.
 """
 
@@ -12,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aiocoll import patterns
-from aiocoll.algorithms import barrier
+from aiocoll.algorithms import barrier, pace
 from aiocoll.algorithms.channel import EMPTY, Array, Channel, Rivals, finish
 
 if TYPE_CHECKING:
@@ -34,58 +35,68 @@ class Answer:
     """What all ranks said, and all understood alike."""
 
     read: bool
-    """Whether the data are read in private memory."""
-    lent: bool
-    """Whether they all lie in shared memory."""
+    """Whether everybody's data are read, the one way or the other."""
+    views: list[Array] | None
+    """Everybody's, if they are read in shared memory (mine is not looked at)."""
     addresses: list[int]
-    """Where each rank's lie."""
+    """Where they lie in private memory."""
     _record: Rivals | None
-    _began: float = 0.0
+    _second: bool
+    _began: float
 
     def over(self) -> None:
-        """The call is over, the one way or the other: how long it took counts."""
+        """The call is over: how long it took counts."""
         if self._record is not None:
-            self._record.took(self.read, perf_counter() - self._began)
+            self._record.took(self._second, perf_counter() - self._began)
 
 
-async def ask(ch: Channel, what: str, nbytes: int, places: Sequence[Array], lent: bool) -> Answer:
-    """Where everybody's data lie, in one round; ``places[i]`` is what rank i may read of mine, ``lent`` whether that is
-    in shared memory. What to do with it rank 0 decides by what has been quicker of late."""
-    mine, theirs = (np.zeros((ch.size, 2), np.int64) for _ in range(2))
-    addresses = {id(place): ch.reach(place) for place in places}
-    mine[:, 1] = [addresses[id(place)] for place in places]
-    readable = all(addresses.values())
+async def ask(ch: Channel, what: str, nbytes: int, mine: Sequence[Array], dtype: np.dtype[Any], length: int) -> Answer:
+    """Where everybody's data lie, in one round: ``mine[i]`` is what rank i may read of mine, and ``length`` the
+    elements that I may read of each. How it is done rank 0 decides, by what has been quicker of late."""
+    said, heard = (np.zeros((ch.size, 3), np.int64) for _ in range(2))
+    peers = patterns.around(ch.rank, ch.size)
+    lent = all(ch.lends(mine[peer]) for peer in peers)
+    for peer in peers:
+        said[peer, 1] = ch.reach(mine[peer], peer)
+        said[peer, 2] = ch.place(mine[peer], peer) if lent else -1
+    said[:, 0] = _READABLE * bool(np.all(said[list(peers), 1])) + _LENT * bool(np.all(said[list(peers), 2] >= 0))
     record = ch.rivals(f"{what} lent" if lent else what, nbytes) if ch.rank == 0 else None
-    wanted = record is not None and record.second()
-    mine[:, 0] = readable * _READABLE + lent * _LENT + wanted * _WANTED
-    theirs[ch.rank] = mine[ch.rank]
+    if record is not None and record.second():
+        said[:, 0] += _WANTED
+    heard[ch.rank] = said[ch.rank]
     if ch.size == 2:
-        peer = 1 - ch.rank
-        await ch.exchange(peer, mine[peer], peer, theirs[peer])
+        await ch.exchange(peers[0], said[peers[0]], peers[0], heard[peers[0]])
     else:
-        peers = patterns.around(ch.rank, ch.size)
-        sending = [ch.send(peer, mine[peer]) for peer in peers]
-        await finish([ch.recv(peer, theirs[peer]) for peer in peers])
+        sending = [ch.send(peer, said[peer]) for peer in peers]
+        await finish([ch.recv(peer, heard[peer]) for peer in peers])
         await finish(sending)
-    said = int(np.bitwise_and.reduce(theirs[:, 0]))
-    read = bool(said & _READABLE and theirs[0, 0] & _WANTED)
-    if not said & _READABLE:
+    everybody, wanted = int(np.bitwise_and.reduce(heard[:, 0])), bool(heard[0, 0] & _WANTED)
+    second = bool(everybody & _READABLE) and wanted
+    views = None
+    if everybody & _LENT and not second:
+        views = [EMPTY.view(dtype)] * ch.size
+        for peer in peers:
+            views[peer] = (await ch.lent(peer, int(heard[peer, 2]), length * dtype.itemsize)).view(dtype)
+    if not everybody & _READABLE:
         record = None
-    return Answer(read, bool(said & _LENT), theirs[:, 1].tolist(), record, perf_counter() if record else 0.0)
+    return Answer(second or views is not None, views, heard[:, 1].tolist(), record, second, perf_counter())
 
 
-async def folded(ch: Channel, fold: Fold, mine: Array, out: Array, addresses: Sequence[int]) -> None:
-    """out = the fold, in rank order, of ``mine`` and of what lies at the others' addresses; ``out`` may be ``mine``."""
+async def folded(ch: Channel, fold: Fold, mine: Array, out: Array, answer: Answer, base: int = 0) -> None:
+    """out = the fold, in rank order, of ``mine`` and of what the others show, from element ``base`` on; ``out`` may be
+    ``mine``."""
     if not len(mine):
         return
-    rank, size, itemsize = ch.rank, ch.size, mine.itemsize
-    length = fold.step if fold.narrow else max(STEP_BYTES // itemsize, 1)
+    rank, size = ch.rank, ch.size
+    length = fold.step if fold.narrow else max(STEP_BYTES // mine.itemsize, 1)
     rooms = [ch.scratch(mine[:length]) for _ in range(size - 1 if fold.narrow else 2)]
 
     async def operand(source: int, start: int, room: Array) -> Array:
-        into = room[: min(length, len(mine) - start)]
-        await ch.read(source, addresses[source] + start * itemsize, into)
-        return into
+        count = min(length, len(mine) - start)
+        if answer.views is not None:
+            return answer.views[source][base + start : base + start + count]
+        await ch.read(source, answer.addresses[source] + (base + start) * mine.itemsize, room[:count])
+        return room[:count]
 
     for start in range(0, len(mine), length):
         own, target = mine[start : start + length], out[start : start + length]
@@ -96,7 +107,7 @@ async def folded(ch: Channel, fold: Fold, mine: Array, out: Array, addresses: Se
             total = await operand(0, start, rooms[0]) if rank else own
             for source in range(1, size):
                 term = own if source == rank else await operand(source, start, rooms[1])
-                into = target if source >= rank else total  # before my turn mine is still an operand
+                into = target if source >= rank else rooms[0][: len(own)]  # before my turn mine is still an operand
                 fold.op.fold(total, term, into)
                 total = into
         await ch.breathe()
@@ -110,32 +121,29 @@ async def copied(ch: Channel, peer: int, address: int, into: Array) -> None:
         await ch.breathe()
 
 
-async def by_owners(ch: Channel, fold: Fold, x: Array, addresses: Sequence[int], root: int | None) -> None:
+async def by_owners(ch: Channel, fold: Fold, x: Array, answer: Answer, root: int | None) -> None:
     """Each rank folds its share of ``x`` in place, and ``root``, or everybody, reads the results."""
     at = patterns.offsets(patterns.even(len(x), ch.size))
     shares = [x[at[i] : at[i + 1]] for i in range(ch.size)]
-
-    def address(rank: int, share: int) -> int:
-        return addresses[rank] + at[share] * x.itemsize
-
-    mine = shares[ch.rank]
-    await folded(ch, fold, mine, mine, [address(i, ch.rank) for i in range(ch.size)])
+    mine, peers = shares[ch.rank], patterns.around(ch.rank, ch.size)
+    await folded(ch, fold, mine, mine, answer, at[ch.rank])
     await all_here(ch)
-    if root is None or ch.rank == root:
-        for peer in patterns.around(ch.rank, ch.size):
-            await copied(ch, peer, address(peer, peer), shares[peer])
-    await leave(ch, shares)
-    if root != ch.rank:
-        for peer in patterns.around(ch.rank, ch.size) if root is None else (root,):
-            ch.showed(peer, mine.nbytes)
+    for peer in peers if root is None or ch.rank == root else ():
+        if answer.views is not None:
+            await pace.copy(ch, answer.views[peer][at[peer] : at[peer + 1]], shares[peer])
+        else:
+            await copied(ch, peer, answer.addresses[peer] + at[peer] * x.itemsize, shares[peer])
+    await leave(ch)
+    for peer in peers:
+        sent = shares[peer].nbytes + (mine.nbytes if root is None or peer == root else 0)
+        received = mine.nbytes + (shares[peer].nbytes if root is None or ch.rank == root else 0)
+        ch.counted(peer, sent, received if answer.views is not None else 0)
 
 
-async def leave(ch: Channel, operands: Sequence[Array]) -> None:
-    """Everybody has read what it needs, of mine its own one of the ``operands``, and then everybody is still there."""
+async def leave(ch: Channel) -> None:
+    """Everybody has read what it needs, and then everybody is still there."""
     await all_here(ch)
     await all_here(ch)
-    for peer in patterns.around(ch.rank, ch.size):
-        ch.showed(peer, operands[peer].nbytes)
 
 
 async def all_here(ch: Channel) -> None:
@@ -150,4 +158,4 @@ async def settle(ch: Channel, read: Iterable[int], shown: Mapping[int, Array]) -
         await finish([ch.recv(peer, EMPTY) for peer in receivers])
         await finish(sending)
     for peer, data in shown.items():
-        ch.showed(peer, data.nbytes)
+        ch.counted(peer, data.nbytes, 0)

@@ -90,11 +90,30 @@ class Private(Near):
             return DONE
         return self.usual(peer, _NEVER, NOTHING, None, False)
 
-    def showed(self, peer: int, nbytes: int) -> None:
-        """So many bytes of mine a peer has read."""
+    def place(self, data: NDArray[Any], to: int) -> int:
+        """Where ``to`` finds ``data`` (contiguous) in shared memory; -1 if it does not lie there."""
+        link = self.call.endpoint.near[self.ranks[to]]
+        found = None if link is None or not link.ready else link.outlane.place_of(data)
+        return -1 if found is None else found
+
+    async def lent(self, peer: int, place: int, nbytes: int) -> NDArray[np.uint8]:
+        """What lies at a peer's ``place`` in shared memory, read-only; what is said of ``read`` holds here, too."""
+        call, world = self.call, self.ranks[peer]
+        if call.error is not None:
+            raise call.error
+        link = call.endpoint.near[world]
+        view = None if link is None else link.lent(place, nbytes)
+        if view is None:
+            await self.usual(peer, _NEVER, NOTHING, None, False)
+            raise AssertionError("nobody sends that")
+        return view
+
+    def counted(self, peer: int, sent: int, received: int) -> None:
+        """So many bytes a peer has read of mine, and I of its."""
         link = self.call.endpoint.near[self.ranks[peer]]
         if link is not None:
-            link.outlane.bytes_sent += nbytes
+            link.outlane.bytes_sent += sent
+            link.inlane.bytes_received += received
 
     def rivals(self, what: str, nbytes: int) -> Rivals:
         """What this rank remembers of two ways of doing ``what`` with about so many bytes among these members."""

@@ -45,7 +45,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "BLOCK_BYTES", 100)
     monkeypatch.setattr(owner, "WINDOW", 3)
     monkeypatch.setattr(owner, "ASK_BYTES", 500)
-    monkeypatch.setattr(owner, "LENT_BYTES", 300)
     monkeypatch.setattr(gathered, "BLOCK_BYTES", 200)
     monkeypatch.setattr(gathered, "BLOCK_BYTES_MIN", 100)
     monkeypatch.setattr(gathered, "FOLD_BYTES", 64)

@@ -110,7 +110,6 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Arrays of a few KiB take as many blocks as others of many MiB."""
     monkeypatch.setattr(owner, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(owner, "ASK_BYTES", 16384)
-    monkeypatch.setattr(owner, "LENT_BYTES", 4096)
     monkeypatch.setattr(gathered, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(gathered, "BLOCK_BYTES_MIN", 512)
     monkeypatch.setattr(gathered, "FOLD_BYTES", 1000)

@@ -94,6 +94,37 @@ def test_the_same_bits_whichever_way(size: int, way: str, reads: list[int], monk
     assert bool(reads) == (way != "cells")
 
 
+@pytest.mark.parametrize("way", ["read", "in place", "both"])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_arrays_in_shared_memory(size: int, way: str, reads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, way)
+
+    async def main(group: Group) -> None:
+        await group.barrier()
+        count = 20_000 * size
+        held = {dtype: group.empty(count, dtype) for dtype in (np.float64, np.float16)}
+        for turn in range(6):
+            for dtype, mine in held.items():
+                vectors = [of(rank, dtype, turn, count) for rank in range(size)]
+                total = fold(vectors, SUM)
+                mine[:] = vectors[group.rank]
+                block = await group.reduce_scatter(mine)
+                assert block.tobytes() == np.array_split(total, size)[group.rank].tobytes()
+                found = await group.reduce(mine, root=turn % size)
+                assert found is None if group.rank != turn % size else found.tobytes() == total.tobytes()
+                assert mine.tobytes() == vectors[group.rank].tobytes()
+                await group.all_reduce(mine, out=mine)
+                assert mine.tobytes() == total.tobytes()
+                if turn % 2 and group.rank == 0:  # lies elsewhere on one rank
+                    mine = vectors[0].copy()
+                else:
+                    mine[:] = vectors[group.rank]
+                assert (await group.all_reduce(mine)).tobytes() == total.tobytes()
+
+    ranks(size, main, "shm")
+    assert bool(reads) == (way != "in place")
+
+
 @pytest.mark.parametrize("way", ["read", "cells", "both"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_moved_whichever_way(size: int, way: str, reads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

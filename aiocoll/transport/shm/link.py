@@ -9,6 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...errors import WireError
 from ...wire.frame import FrameSink
 from ..base import Queued, Sent
@@ -94,6 +97,18 @@ class ShmLink:
             _log.exception("rank %d cannot take what rank %d sent", self._port.rank, self.peer)
             self.end(f"what it sent cannot be taken here: {type(error).__name__}: {error}", certain=False)
         return True
+
+    def lent(self, place: int, nbytes: int) -> NDArray[np.uint8] | None:
+        """What lies at a place in the peer's arrays; None, and the link ends if it was sound, where that is nothing."""
+        if not self.ready:
+            return None
+        try:
+            return self._port.loans.view(place, nbytes, self.peer, self._connection)
+        except WireError as error:
+            self.end(f"it sent what no correct peer sends: {error}", certain=False)
+        except OSError as error:
+            self.end(str(error), certain=False)
+        return None
 
     def _hear(self) -> None:
         """The connection has something to say: arenas, or its end."""
