@@ -18,8 +18,7 @@ from aiocoll.algorithms import algorithm, bundle, pace, reading
 from aiocoll.algorithms.all_to_all import relay, relay_messages
 from aiocoll.algorithms.channel import WINDOW, Array, Channel, Parcel, PlaceFrom, Rivals, finish
 from aiocoll.algorithms.gather import placed
-from aiocoll.algorithms.show import rest, take_any
-from aiocoll.algorithms.spread import TOTAL, address_of, block_length, block_of, first_of, guessed, head_of
+from aiocoll.algorithms.spread import TOTAL, Coming, address_of, block_length, block_of, first_of, head_of
 from aiocoll.patterns import log2_ceil
 
 
@@ -86,14 +85,12 @@ async def direct(ch: Channel, parcels: Sequence[Parcel], place: PlaceFrom | None
     """Everybody shows each rank its parcel, and copies those meant for itself: one round, however long they are."""
     peers, rank = patterns.around(ch.rank, ch.size), ch.rank
     outgoing = [parcel.data for parcel in parcels]
-    firsts = Firsts(ch, outgoing)
-    sending = [ch.expose(firsts.of[peer], head_of(parcels[peer].meta, outgoing[peer]), peer) for peer in peers]
-    coming: dict[int, Array] = {}
-    read: list[int] = []
-    arrived = {peer: await take_any(ch, peer, place, coming, read) for peer in peers}
+    leaving, coming = Leaving(ch, outgoing), Coming(ch, place)
+    sending = [ch.expose(leaving.first[peer], head_of(parcels[peer].meta, outgoing[peer]), peer) for peer in peers]
+    arrived = {peer: await coming.take(peer) for peer in peers}
     await finish(sending)
-    await _go_on(ch, firsts.leaving, coming)
-    await firsts.settle(ch, read)
+    await _go_on(ch, leaving.in_blocks, coming.in_blocks)
+    await leaving.settle(ch, coming.read)
     return [parcels[source] if source == rank else arrived[source] for source in range(ch.size)]
 
 
@@ -103,21 +100,14 @@ async def again(
     """The same where most likely all parcels are alike: what comes with ``head`` goes into ``places``, as does mine;
     other parcels are the answer."""
     peers, rank = patterns.around(ch.rank, ch.size), ch.rank
-    firsts = Firsts(ch, outgoing)
-    sending = [ch.expose(firsts.of[peer], head, peer) for peer in peers]
+    leaving, coming = Leaving(ch, outgoing), Coming(ch, place)
+    sending = [ch.expose(leaving.first[peer], head, peer) for peer in peers]
     arrived: list[Parcel | None] = [None] * ch.size
-    coming: dict[int, Array] = {}
-    read: list[int] = []
     for peer in peers:
-        came = guessed(ch, peer, head, places[peer])
-        if came is None:
-            arrived[peer] = await take_any(ch, peer, place, coming, read)
-        elif came is not places[peer]:
-            await rest(ch, peer, came, places[peer], coming, read)
+        arrived[peer] = await coming.take_likely(peer, head, places[peer])
     await finish(sending)
-    leaving = firsts.leaving
     await pace.copy(ch, outgoing[rank], places[rank])
-    if ch.size == 2 and len(leaving) == len(coming) == 1 and arrived[peers[0]] is None:
+    if ch.size == 2 and leaving.in_blocks and coming.in_blocks and arrived[peers[0]] is None:
         (peer,) = peers
         length = block_length(outgoing[peer])
         for start in range(0, len(outgoing[peer]), length):
@@ -125,21 +115,23 @@ async def again(
             await ch.exchange(peer, outgoing[peer][start:stop], peer, places[peer][start:stop])
             await ch.breathe()
     else:
-        await _go_on(ch, leaving, coming)
-    await firsts.settle(ch, read)
+        await _go_on(ch, leaving.in_blocks, coming.in_blocks)
+    await leaving.settle(ch, coming.read)
     return arrived
 
 
-class Firsts:
-    """What travels with the heads of a rank's parcels: all of those that are short or read where they lie, the address
-    of those that are longer and quicker read, nothing of others."""
+class Leaving:
+    """A rank's parcels on their way. With their heads travel all of those that are short or read where they lie, the
+    address of those that are longer and quicker read, nothing of others."""
 
-    __slots__ = ("_began", "_record", "_shown", "leaving", "of")
+    __slots__ = ("_began", "_record", "_shown", "first", "in_blocks")
+    first: dict[int, Array]
+    """What goes with each head, by peer."""
+    in_blocks: dict[int, Array]
+    """What follows, by peer."""
 
     def __init__(self, ch: Channel, outgoing: Sequence[Array]) -> None:
-        self.of: dict[int, Array] = {}
-        self.leaving: dict[int, Array] = {}
-        """What goes in blocks, by peer."""
+        self.first, self.in_blocks = {}, {}
         self._shown: dict[int, Array] = {}
         self._record: Rivals | None = None
         self._began = perf_counter()
@@ -153,11 +145,11 @@ class Firsts:
                     first = np.array([address])
                     self._shown[peer] = data
                 else:
-                    self.leaving[peer] = data
-            self.of[peer] = first
+                    self.in_blocks[peer] = data
+            self.first[peer] = first
 
     def __repr__(self) -> str:
-        return f"<Firsts: addresses for {list(self._shown)}, blocks for {list(self.leaving)}>"
+        return f"<Leaving: blocks for {list(self.in_blocks)}, addresses for {list(self._shown)}>"
 
     async def settle(self, ch: Channel, read: Sequence[int]) -> None:
         """Everything has gone and come but the word for it, where it was ``read``."""

@@ -9,7 +9,6 @@ all parcels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from aiocoll import patterns
 from aiocoll.algorithms import algorithm, pace, reading
 from aiocoll.algorithms.channel import EMPTY, Array, Channel, Parcel, PlaceFrom, finish
-from aiocoll.algorithms.spread import TOTAL, address_of, block_length, block_of, first_of, follow, guessed, head_of
+from aiocoll.algorithms.spread import TOTAL, Coming, address_of, block_length, block_of, first_of, head_of
 
 
 @algorithm(
@@ -39,32 +38,28 @@ async def direct(
 ) -> list[Parcel | None]:
     """Everybody shows its parcel, and copies those of the others: one round, however long they are."""
     first, head, peers = first_of(ch, data), head_of(meta, data), patterns.around(ch.rank, ch.size)
-    record, began = None, perf_counter()
+    record, lies, began = None, False, perf_counter()
     if first is not data and (address := address_of(ch, data)):
         record = ch.rivals("all_gather", data.nbytes)
-        first = np.array([address]) if record.second() else EMPTY
-    in_blocks = first is not data and not len(first)
+        lies = record.second()
+        if lies:
+            first = np.array([address])
+    in_blocks = not lies and first is not data
     shown = [ch.expose(first, head)] if peers else []
     parcels: list[Parcel | None] = [None] * ch.size
     if likely is None:
         parcels[ch.rank] = Parcel(meta, data if own is None else own)
     if own is not None and not in_blocks:
         await pace.copy(ch, data, own)
-    long: dict[int, Array] = {}
-    read: list[int] = []
+    coming = Coming(ch, place)
     for peer in peers:
-        came = None if likely is None else guessed(ch, peer, head, likely[peer])
-        if likely is None or came is None:
-            parcels[peer] = await take_any(ch, peer, place, long, read)
-        elif came is not likely[peer]:
-            await rest(ch, peer, came, likely[peer], long, read)
-    for each in shown:
-        await each
-    if long or in_blocks:
-        await _go_on(ch, data, own, long, in_blocks)
-    await reading.settle(ch, read, {} if first is data or in_blocks else dict.fromkeys(peers, data))
+        parcels[peer] = await (coming.take(peer) if likely is None else coming.take_likely(peer, head, likely[peer]))
+    await finish(shown)
+    if coming.in_blocks or in_blocks:
+        await _go_on(ch, data, own, coming.in_blocks, in_blocks)
+    await reading.settle(ch, coming.read, dict.fromkeys(peers, data) if lies else {})
     if record is not None:
-        record.took(not in_blocks, perf_counter() - began)
+        record.took(lies, perf_counter() - began)
     return parcels
 
 
@@ -79,34 +74,12 @@ async def again(
     if not others:
         return []
     parcels: list[Parcel | None] = [None] * ch.size
-    long: dict[int, Array] = {}
-    read: list[int] = []
+    coming = Coming(ch, place)
     for peer in others:
-        parcels[peer] = await take_any(ch, peer, place, long, read)
-    await _go_on(ch, data, None, long, False)
-    await reading.settle(ch, read, {})
+        parcels[peer] = await coming.take(peer)
+    await _go_on(ch, data, None, coming.in_blocks, False)
+    await reading.settle(ch, coming.read, {})
     return parcels
-
-
-async def take_any(ch: Channel, peer: int, place: PlaceFrom | None, long: dict[int, Array], read: list[int]) -> Parcel:
-    """A parcel of any size; ``long`` and ``read`` as in ``rest``."""
-    came = await ch.take(peer, partial(_first, place, peer))
-    (total,) = TOTAL.unpack_from(came.meta)
-    meta, data = came.meta[TOTAL.size :], came.data
-    if total != data.nbytes:
-        data = _placed(place, peer, meta, total)
-        await rest(ch, peer, came.data, data, long, read)
-    return Parcel(meta, data)
-
-
-async def rest(ch: Channel, peer: int, came: Array, data: Array, long: dict[int, Array], read: list[int]) -> None:
-    """What did not come with its head: ``data`` is added to ``long`` if it follows in blocks; if it was read where the
-    peer says that it lies, the peer is added to ``read``."""
-    if len(came):
-        await follow(ch, peer, came, data)
-        read.append(peer)
-    else:
-        long[peer] = data
 
 
 async def _go_on(ch: Channel, data: Array, own: Array | None, coming: dict[int, Array], show: bool) -> None:
@@ -126,12 +99,3 @@ async def _go_on(ch: Channel, data: Array, own: Array | None, coming: dict[int, 
         await finish(shown)
         shown.clear()
         await ch.breathe()
-
-
-def _first(place: PlaceFrom | None, source: int, meta: bytes, nbytes: int) -> Array:
-    (total,) = TOTAL.unpack_from(meta)
-    return np.empty(nbytes, np.uint8) if total != nbytes else _placed(place, source, meta[TOTAL.size :], nbytes)
-
-
-def _placed(place: PlaceFrom | None, source: int, meta: bytes, nbytes: int) -> Array:
-    return np.empty(nbytes, np.uint8) if place is None else place(source, meta, nbytes)

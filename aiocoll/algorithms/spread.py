@@ -8,13 +8,14 @@ came is ``likely``: a pair (head, array) of what has come before and will often 
 from __future__ import annotations
 
 import struct
+from functools import partial
 from time import perf_counter
 
 import numpy as np
 
 from aiocoll import patterns
 from aiocoll.algorithms import algorithm, reading
-from aiocoll.algorithms.channel import EMPTY, Array, Channel, Parcel, Place, finish
+from aiocoll.algorithms.channel import EMPTY, Array, Channel, Parcel, Place, PlaceFrom, finish
 
 BLOCK_BYTES = 256 << 10
 """Longer data go in blocks, which a receiver copies out while the next ones come in."""
@@ -51,22 +52,59 @@ def address_of(ch: Channel, data: Array, to: int | None = None) -> int:
     return ch.reach(data, to) if data.nbytes >= READ_BYTES_MIN and not ch.lends(data) else 0
 
 
-def guessed(ch: Channel, peer: int, head: bytes, data: Array) -> Array | None:
-    """What came with its ``head`` of an array that has come before: ``data``, nothing (blocks follow), or an address of
-    eight bytes. None: it is to be taken."""
-    if ch.guess(peer, head, data):
-        return data
-    if data.nbytes <= BLOCK_BYTES:
-        return None
-    if ch.guess(peer, head, EMPTY):
-        return EMPTY
-    address = np.zeros(1, np.int64)
-    return address if ch.guess(peer, head, address) else None
+class Coming:
+    """Parcels of any size on their way to this rank. What did not come with its head was read where it lies, or follows
+    in blocks."""
 
+    __slots__ = ("_ch", "_place", "in_blocks", "read")
+    in_blocks: dict[int, Array]
+    """What follows, by peer."""
+    read: list[int]
+    """The peers that wait for the word that theirs was read."""
 
-async def follow(ch: Channel, peer: int, address: Array, data: Array) -> None:
-    """Reads ``data`` where the peer says that it lies."""
-    await reading.copied(ch, peer, int(address.view(np.int64)[0]), data)
+    def __init__(self, ch: Channel, place: PlaceFrom | None = None) -> None:
+        self._ch, self._place = ch, place
+        self.in_blocks, self.read = {}, []
+
+    def __repr__(self) -> str:
+        return f"<Coming: blocks of {list(self.in_blocks)}, read of {self.read}>"
+
+    async def take(self, peer: int) -> Parcel:
+        """A parcel of any size."""
+        came = await self._ch.take(peer, partial(self._first, peer))
+        (total,) = TOTAL.unpack_from(came.meta)
+        meta, data = came.meta[TOTAL.size :], came.data
+        if total != data.nbytes:
+            data = self._placed(peer, meta, total)
+            await self._rest(peer, came.data, data)
+        return Parcel(meta, data)
+
+    async def take_likely(self, peer: int, head: bytes, data: Array) -> Parcel | None:
+        """The same where most likely one comes that has ``head`` and fits ``data``: then it goes there, and the answer
+        is None."""
+        if self._ch.guess(peer, head, data):
+            return None
+        if data.nbytes > BLOCK_BYTES:
+            for first in (EMPTY, np.zeros(1, np.int64)):
+                if self._ch.guess(peer, head, first):
+                    await self._rest(peer, first, data)
+                    return None
+        return await self.take(peer)
+
+    async def _rest(self, peer: int, first: Array, data: Array) -> None:
+        """What did not come with its head: it lies at an address, or follows."""
+        if len(first):
+            await reading.copied(self._ch, peer, int(first.view(np.int64)[0]), data)
+            self.read.append(peer)
+        else:
+            self.in_blocks[peer] = data
+
+    def _first(self, peer: int, head: bytes, nbytes: int) -> Array:
+        (total,) = TOTAL.unpack_from(head)
+        return np.empty(nbytes, np.uint8) if total != nbytes else self._placed(peer, head[TOTAL.size :], nbytes)
+
+    def _placed(self, peer: int, meta: bytes, nbytes: int) -> Array:
+        return np.empty(nbytes, np.uint8) if self._place is None else self._place(peer, meta, nbytes)
 
 
 @algorithm(
@@ -86,34 +124,12 @@ async def direct(
         if ch.size > 1:
             await give(ch, head_of(meta, data), data)
         return Parcel(meta, data)
-    if likely is not None:
-        came = guessed(ch, root, *likely)
-        if came is not None:
-            if came is not likely[1]:
-                await _rest(ch, root, came, likely[1])
-            return None
-
-    def first(head: bytes, nbytes: int) -> Array:
-        (total,) = TOTAL.unpack_from(head)
-        return np.empty(nbytes, np.uint8) if total != nbytes else _placed(place, head[TOTAL.size :], nbytes)
-
-    parcel = await ch.take(root, first)
-    (total,) = TOTAL.unpack_from(parcel.meta)
-    meta = parcel.meta[TOTAL.size :]
-    if total == parcel.data.nbytes:
-        return Parcel(meta, parcel.data)
-    data = _placed(place, meta, total)
-    await _rest(ch, root, parcel.data, data)
-    return Parcel(meta, data)
-
-
-async def _rest(ch: Channel, root: int, came: Array, data: Array) -> None:
-    """What did not come with its head: it lies at an address, or follows in blocks."""
-    if len(came):
-        await follow(ch, root, came, data)
-        await reading.settle(ch, [root], {})
-    else:
-        await receive(ch, root, data)
+    coming = Coming(ch, None if place is None else lambda source, meta, nbytes: place(meta, nbytes))
+    parcel = await (coming.take(root) if likely is None else coming.take_likely(root, *likely))
+    for long in coming.in_blocks.values():
+        await _receive_blocks(ch, root, long)
+    await reading.settle(ch, coming.read, {})
+    return parcel
 
 
 async def give(ch: Channel, head: bytes, data: Array) -> None:
@@ -145,13 +161,8 @@ async def _give_blocks(ch: Channel, head: bytes, data: Array) -> None:
     await finish(shown)
 
 
-async def receive(ch: Channel, root: int, data: Array) -> None:
-    """The blocks of what was too long to come with its head."""
+async def _receive_blocks(ch: Channel, root: int, data: Array) -> None:
     length = block_length(data)
     for start in range(0, len(data), length):
         await ch.recv(root, data[start : start + length])
         await ch.breathe()
-
-
-def _placed(place: Place | None, meta: bytes, nbytes: int) -> Array:
-    return np.empty(nbytes, np.uint8) if place is None else place(meta, nbytes)

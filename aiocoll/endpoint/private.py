@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..buffers import flat_bytes
-from ..transport.shm.private import address_of, is_shown
+from ..buffers import address_of, flat_bytes
+from ..transport.shm.private import is_shown
 from ..transport.shm.slot import PRIVATE
 from ..wire import frame
 from .near import All, Near

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from aiocoll import SUM, Group, PeerLostError
+from aiocoll.buffers import address_of
 from aiocoll.endpoint import private as verbs
 from aiocoll.endpoint.rivals import Rivals
 from aiocoll.testing import Crash, run
 from aiocoll.transport.shm import private
-from aiocoll.transport.shm.private import STEP_BYTES, Private, address_of
+from aiocoll.transport.shm.private import STEP_BYTES, Private
 from aiocoll.transport.shm.segment import NONCE_BYTES, PROOF_AT
 from aiocoll.transport.shm.slot import PRIVATE
 from aiocoll.wire import frame

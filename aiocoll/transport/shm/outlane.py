@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...buffers.layout import flat_bytes
+from ...buffers import address_of, flat_bytes
 from ...wire.frame import DATA
 from ...wire.rope import Rope
 from ..base import Sent
-from .private import address_of
 from .recalling import Recalling
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS, Segment
 from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, PRIVATE, REVOKED, Frame

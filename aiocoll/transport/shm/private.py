@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...buffers import address_of
 from .segment import NONCE_AT, NONCE_BYTES, PROOF_AT, Mapped
 
 STEP_BYTES: Final = 1 << 20
@@ -65,12 +66,6 @@ def _find() -> Any:
 
 
 _CALL: Final = _find()
-
-
-def address_of(data: NDArray[Any]) -> int:
-    """Where the first byte of a contiguous array lies in this process."""
-    address: int = data.__array_interface__["data"][0]
-    return address
 
 
 def is_shown(data: NDArray[Any]) -> bool:
