@@ -179,18 +179,17 @@ async def by_owners(ch: Channel, x: Array, op: Op, root: int | None = None) -> N
     if ch.size == 1:
         return
     fold = Fold(ch, op, x.dtype, min(block_length(x), -(-len(x) // ch.size)))
-    answer = None
+    answer = reading.NOT_ASKED
     if x.nbytes >= ASK_BYTES:
         what = "reduce" if root is not None else "all_reduce"
         answer = await reading.ask(ch, what, x.nbytes, [x] * ch.size, x.dtype, len(x))
-    if answer is not None and answer.read:
+    if answer.read:
         await reading.by_owners(ch, fold, x, answer, root)
     elif ch.size == 2 and root is None and not fold.narrow:
         await swap(ch, x, op)  # the same folds as in windows, with a wait less for each block
     else:
         await _in_windows(ch, x, fold, root)
-    if answer is not None:
-        answer.over()
+    answer.over()
 
 
 async def _in_windows(ch: Channel, x: Array, fold: Fold, root: int | None) -> None:
@@ -250,12 +249,12 @@ async def _swap_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array,
 async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) -> None:
     """out = the fold of what all ranks have as block number ``rank``; the blocks are only read."""
     mine = blocks[ch.rank]
-    length = block_length(mine, op)
+    length = block_length(mine)
     fold = Fold(ch, op, mine.dtype, min(length, len(mine)))
-    nbytes, answer = sum(block.nbytes for block in blocks), None
+    nbytes, answer = sum(block.nbytes for block in blocks), reading.NOT_ASKED
     if nbytes >= ASK_BYTES:
         answer = await reading.ask(ch, "reduce_scatter", nbytes, blocks, mine.dtype, len(mine))
-    if answer is not None and answer.read:
+    if answer.read:
         await reading.folded(ch, fold, mine, out, answer)
         await reading.leave(ch)
         for peer in patterns.around(ch.rank, ch.size):
@@ -264,8 +263,7 @@ async def fold_blocks(ch: Channel, blocks: Sequence[Array], op: Op, out: Array) 
         await _swap_blocks(ch, blocks, op, out, length)
     else:
         await _pass_blocks(ch, blocks, fold, out, length)
-    if answer is not None:
-        answer.over()
+    answer.over()
 
 
 async def _pass_blocks(ch: Channel, blocks: Sequence[Array], fold: Fold, out: Array, length: int) -> None:

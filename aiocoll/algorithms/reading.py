@@ -50,6 +50,10 @@ class Answer:
             self._record.took(self._second, perf_counter() - self._began)
 
 
+NOT_ASKED = Answer(False, None, [], None, False, 0.0)
+"""What short data go by: as they always do."""
+
+
 async def ask(ch: Channel, what: str, nbytes: int, mine: Sequence[Array], dtype: np.dtype[Any], length: int) -> Answer:
     """Where everybody's data lie, in one round: ``mine[i]`` is what rank i may read of mine, and ``length`` the
     elements that I may read of each. How it is done rank 0 decides, by what has been quicker of late."""

@@ -49,15 +49,9 @@ class Private(Near):
         """Whether ``expose`` would copy nothing: the others (or ``to`` alone) read ``data`` where it lies."""
         if not isinstance(data, np.ndarray) or not PRIVATE_BYTES_MIN <= data.nbytes <= PRIVATE_BYTES_MAX:
             return False
-        endpoint = self.call.endpoint
-        memory, near = endpoint.memory, endpoint.near
-        if memory is None or data.nbytes > endpoint.inbox.bound // 4:
+        if data.nbytes > self.call.endpoint.inbox.bound // 4:
             return False
-        for peer in self._others(to):
-            link = near[self.ranks[peer]]
-            if link is None or not link.ready or not link.outlane.private:
-                return False
-        return (not memory.heap.arenas or memory.heap.find(data) is None) and is_shown(data)
+        return not self.lends(data) and self._readable(data, to)
 
     def expose(self, data: Any, meta: bytes = b"", to: int | None = None) -> Awaitable[None]:
         """Sends the same to every other member (or ``to`` alone), which reads it where it lies, if it can."""
@@ -69,12 +63,7 @@ class Private(Near):
 
     def reach(self, data: NDArray[Any], to: int | None = None) -> int:
         """Where the others (or ``to`` alone) can read ``data`` (contiguous) in this rank's memory; 0 if they cannot."""
-        near = self.call.endpoint.near
-        for peer in self._others(to):
-            link = near[self.ranks[peer]]
-            if link is None or not link.ready or not link.outlane.private:
-                return 0
-        return address_of(data) if not data.nbytes or is_shown(data) else 0
+        return address_of(data) if self._readable(data, to) else 0
 
     def read(self, peer: int, address: int, into: NDArray[Any]) -> Awaitable[None]:
         """Copies what lies at a peer's ``address``, at once.
@@ -124,6 +113,13 @@ class Private(Near):
             bound(kept, _RIVALS_MAX - 1)
             found = kept[key] = Rivals()
         return found
+
+    def _readable(self, data: NDArray[Any], to: int | None) -> bool:
+        """Whether the others (or ``to`` alone) can read ``data`` (contiguous) in this rank's private memory."""
+        near = self.call.endpoint.near
+        links = [near[self.ranks[peer]] for peer in self._others(to)]
+        theirs = all(link is not None and link.ready and link.outlane.private for link in links)
+        return theirs and (not data.nbytes or is_shown(data))
 
     def _others(self, to: int | None) -> Sequence[int]:
         return [peer for peer in range(self.size) if peer != self.rank] if to is None else (to,)

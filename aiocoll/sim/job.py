@@ -52,16 +52,12 @@ class Job:
 
     def admission(self, rank: int, lineage: Lineage) -> Admission:
         """How the member ``rank`` finds newcomers."""
-        return Admission(
-            self._wanted, lineage, self._stores[rank], _LOBBY, where=WHERE, numbers="numbers", address=""
-        )  # fmt: skip
+        return Admission(self._wanted, lineage, self._stores[rank], _LOBBY, where=WHERE, numbers="numbers", address="")
 
     async def join(self, rank: int) -> Group:
         """The group that takes in the newcomer ``rank``."""
         store = self._stores[rank]
-        return await join(
-            self._wanted, Reached(store, WHERE, "", store.close), _LOBBY, seconds=_WAITS_SECONDS_MAX
-        )  # fmt: skip
+        return await join(self._wanted, Reached(store, WHERE, "", store.close), _LOBBY, seconds=_WAITS_SECONDS_MAX)
 
     def power_cut(self, rank: int) -> None:
         """That process is dead."""
