@@ -65,7 +65,7 @@ async def main(group: aiocoll.Group) -> None:
     server = await asyncio.start_server(replica.answer, "127.0.0.1", options.port and options.port + group.rank)
     ports = await group.all_gather_object(server.sockets[0].getsockname()[1])
     if group.rank == 0:
-        print(f"{group.size} replicas serve on 127.0.0.1, ports {ports}", flush=True)
+        print(f"a world of {group.size} serves on 127.0.0.1, ports {ports}", flush=True)
     async with server, asyncio.TaskGroup() as tasks:
         tasks.create_task(replica.exchange(group, options.demo * group.size**2))
         for port in ports * options.demo:

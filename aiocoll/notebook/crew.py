@@ -115,8 +115,9 @@ class Crew:
         if gathering.interrupts:
             raise KeyboardInterrupt
         if gathering.late:
+            were = "was" if len(gathering.late) == 1 else "were"
             raise CollectiveTimeoutError(
-                f"{names(gathering.late)} had not finished the cell after {timeout:g} s and was interrupted",
+                f"{names(gathering.late)} had not finished the cell after {timeout:g} s and {were} interrupted",
                 missing=tuple(gathering.late), operation="cell", elapsed=timeout,
             )  # fmt: skip
         return answers

@@ -78,6 +78,18 @@ def test_two_processes_meet_without_a_runner(tmp_path: Path) -> None:
     assert [each.communicate(timeout=60)[0] for each in ranks] == ["[{'rank': 0}, {'rank': 1}]\n"] * 2
 
 
+def test_a_newcomer_without_a_runner(tmp_path: Path) -> None:
+    script = tmp_path / "grow.py"
+    script.write_text(taken("failure.md", "tests/docs/test_pages.py::test_a_newcomer_without_a_runner"))
+    command = [sys.executable, "-W", "error", str(script), f"file://{tmp_path}/meeting"]
+    every = [
+        subprocess.Popen([*command, who], env=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for who in ("new", "0", "1")
+    ]
+    said = [each.communicate(timeout=60) for each in every]
+    assert said == [(f"{rank} of 3 new: (2,) ['0', '1', 'new']\n", "") for rank in (2, 0, 1)]
+
+
 def test_an_mpi4py_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(taken("from_mpi4py.md", "tests/docs/test_pages.py::test_an_mpi4py_script"))

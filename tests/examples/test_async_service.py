@@ -17,7 +17,7 @@ EXAMPLE = "async_service.py"
 @pytest.mark.slow
 def test_the_demo_serves_every_request_and_ends(job: Job) -> None:
     output = job(3, EXAMPLE, "--demo", "20").stdout
-    assert re.search(r"3 replicas serve on 127.0.0.1, ports \[\d+, \d+, \d+\]", output)
+    assert re.search(r"a world of 3 serves on 127.0.0.1, ports \[\d+, \d+, \d+\]", output)
     assert "180 requests served" in output
     slowest = re.search(r"slowest answer (\d+) ms", output)
     assert slowest and int(slowest[1]) < 5000  # a hang, not a speed

@@ -83,6 +83,7 @@ def double(y): return 2 * y""",
     "interrupted computing": "%%ranks\nprint('INTER' + 'RUPT') if rank == 0 else group.barrier(timeout=50)\n"
                              "while rank == 0: pass",
     "late": "%%ranks --timeout 0.5\nif rank == 1: group.recv(0, timeout=50)",
+    "late everywhere": "%%ranks --timeout 0.5\ngroup.recv(1 - rank, timeout=50)",
     "state survives": "%%ranks\nfloat(double(x)[1]), z, int(group.all_reduce(z + 1)), group.name",
     "other number": "%%ranks -n 3\n1",
     "typo": "%%ranks --tiemout 3\n1",
@@ -216,6 +217,9 @@ def test_an_interrupt_ends_the_cell_and_not_the_ranks(notebook: Notebook, how: s
 def test_a_cell_that_takes_too_long(notebook: Notebook) -> None:
     assert notebook["late"]["shown"] == (
         "CollectiveTimeoutError: rank 1 had not finished the cell after 0.5 s and was interrupted"
+    )
+    assert notebook["late everywhere"]["shown"] == (
+        "CollectiveTimeoutError: ranks 0 and 1 had not finished the cell after 0.5 s and were interrupted"
     )
 
 
