@@ -156,7 +156,7 @@ async def all_here(ch: Channel) -> None:
 
 
 async def settle(ch: Channel, read: Iterable[int], shown: Mapping[int, Array]) -> None:
-    """The same where only some read: this rank what ``read`` show, and others what is ``shown`` to each."""
+    """What ``leave`` does, where only some read: this rank what ``read`` show, and others what is ``shown`` to each."""
     for senders, receivers in ((read, shown), (shown, read)):
         sending = [ch.send(peer, EMPTY) for peer in senders]
         await finish([ch.recv(peer, EMPTY) for peer in receivers])

@@ -1,7 +1,7 @@
-"""Showing long data to ranks that can read this rank's private memory: it is copied once, by who gets it.
+"""Showing long data where they lie, in private or shared memory: they are copied once, by who gets them, or not at all.
 
-The rule: only these verbs give a peer the address of private memory, and what lies there stays as it is until the verb
-is over. Who receives notices nothing.
+The rule: only these verbs give a peer the address of private memory. What lies there stays as it is until ``expose`` is
+over, of which a receiver notices nothing; what ``reach`` and ``place`` give is good until the members' algorithm ends.
 """
 
 from __future__ import annotations
