@@ -113,8 +113,9 @@ class Calls:
         if timeout is None:
             return self.timeout
         try:
-            seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        except (TypeError, ValueError):
+            number = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+            seconds = math.nan if isinstance(number, bool | str | bytes) else float(number)  # float("3") is 3.0
+        except (TypeError, ValueError, OverflowError):
             seconds = math.nan
         if not seconds >= 0:
             raise UsageError(f"{what} on rank {self._scope.rank}: timeout={timeout!r}, seconds from 0 up are needed")
