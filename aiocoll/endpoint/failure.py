@@ -24,6 +24,7 @@ from ..wire.codec import pack_control
 from .agreement import Agreement
 from .lateness import Lateness
 from .losses import Losses
+from .message import MessageSend
 from .news import broken, consequence, received, renewed, sayable
 from .refusals import Refusals
 from .scope import NAMED, bound
@@ -241,27 +242,37 @@ class Failure(Losses, Refusals, Lateness):
                 self.tell(peer, scope.id, 0, {"t": "closed"})
 
     def left_by(self, scope: Scope, peer: int) -> None:
-        """``peer`` has closed the group: whoever waits for a message of it waits in vain."""
+        """``peer`` has closed the group: whoever waits for a message of it, or for it to take one, waits in vain."""
         scope.left_by.add(peer)
-        for receive in [each for each in scope.mailbox.wanted if each.source == peer]:
-            scope.mailbox.withdraw(receive)
-            receive.finish(self.deserted(receive))
+        for each in [*scope.mailbox.wanted, *scope.mailbox.sends]:
+            if each.peer == peer:
+                self.desert(each)
+
+    def desert(self, waits: MessageReceive | MessageSend) -> None:
+        """Ends what waits for one that has closed the group, unless the message is on its way."""
+        mailbox = waits.scope.mailbox
+        if isinstance(waits, MessageSend):
+            if waits.key in self.endpoint.inbox.offers:
+                mailbox.stop_sending(waits, self._deserted(waits))
+        elif waits.message is None:
+            mailbox.withdraw(waits)
+            waits.finish(self._deserted(waits))
 
     def told_whether_left(self, inquiry: Inquiry) -> None:
-        """The sender of a message that is waited for says where it is."""
+        """Whoever is to send a message, or to take one, says where it is."""
         for peer, answer in inquiry.answers.items():
             if answer.get("left"):
                 self.left_by(inquiry.scope, peer)
 
-    def deserted(self, receive: MessageReceive) -> GroupBrokenError:
-        """What a receive ends with whose sender has closed the group; for others that goes on."""
-        scope = receive.scope
-        member = self.endpoint.members[receive.peer]
+    def _deserted(self, waits: MessageReceive | MessageSend) -> GroupBrokenError:
+        """What that ends with; for others the group goes on."""
+        scope = waits.scope
+        member = self.endpoint.members[waits.peer]
         text = (
-            f"{receive.describe()} on rank {scope.rank} waits in vain: rank {scope.index[receive.peer]} "
+            f"{waits.describe()} on rank {scope.rank} waits in vain: rank {scope.index[waits.peer]} "
             f"({member.host}, pid {member.pid}) has closed group {scope.label!r}"
         )
-        return GroupBrokenError(text, group=scope.label, **scope.who(receive.peer))
+        return GroupBrokenError(text, group=scope.label, **scope.who(waits.peer))
 
     def close_scope(self, scope: Scope) -> None:
         """This rank leaves a group: what is pending on it ends."""

@@ -53,7 +53,7 @@ class Inquiry:
         call = 0 if isinstance(subject, MessageSend | MessageReceive | Recovery) else subject.number
         if isinstance(subject, Recovery):
             about["recovery"] = subject.number
-        elif isinstance(subject, MessageReceive):
+        elif isinstance(subject, MessageReceive | MessageSend):
             about["message"] = True
         self._timer = self.failure.endpoint.loop.call_later(_ANSWER_SECONDS, self.conclude)
         for peer in self.peers:
@@ -162,14 +162,18 @@ class Inquiry:
         if send.done:
             return
         elapsed = self.failure.endpoint.loop.time() - send.began
+        if send.offered:
+            why = "no receive has taken it, which this send waits for"
+        else:
+            why = "the receiver takes nothing and more than the bound lies unreceived"
         edges = [f"rank {scope.rank} waits for rank {scope.index[send.peer]} ({send.describe()})"]
         for world in scope.others():
             for what, peer in _waits_of(self.answers.get(world, {})):
                 if peer in scope.index:
                     edges.append(f"rank {scope.index[world]} waits for rank {scope.index[peer]} ({what})")
         text = (
-            f"{send.describe()} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s: the "
-            f"receiver takes nothing and more than the bound lies unreceived. {'; '.join(edges)}"
+            f"{send.describe()} on rank {scope.rank} of group {scope.label!r} timed out after {elapsed:.1f} s: {why}. "
+            f"{'; '.join(edges)}"
         )
         error = CollectiveTimeoutError(
             text, operation=send.describe(), elapsed=elapsed, **absentees(scope, [send.peer])

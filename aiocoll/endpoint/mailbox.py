@@ -62,15 +62,17 @@ class Mailbox:
         step = self._steps.get((peer, tag), 0)
         self._steps[(peer, tag)] = (step + 1) & _STEP_MASK
         if peer in endpoint.failure.absent:
-            failed = MessageSend(scope, peer, tag, step, timeout)
+            failed = MessageSend(scope, peer, tag, step, timeout, offered)
             failed.finish(endpoint.failure.loss(peer, scope, failed.describe()))
             return failed
         if type(payload) is Rope and not getattr(endpoint.link(peer), "gathers", False):
             payload = memoryview(bytes(payload))
         key = (scope.id, tag & TAG_MASK, step)
-        operation = endpoint.inbox.send(
-            frame.MESSAGE, peer, key, meta, payload, lambda: MessageSend(scope, peer, tag, step, timeout), offered
-        )
+
+        def ticket() -> MessageSend:
+            return MessageSend(scope, peer, tag, step, timeout, offered)
+
+        operation = endpoint.inbox.send(frame.MESSAGE, peer, key, meta, payload, ticket, offered)
         if operation is None:
             return DONE
         assert isinstance(operation, MessageSend)

@@ -103,16 +103,20 @@ class Message:
 class MessageSend(Outgoing):
     """A send whose payload is not with the kernel yet."""
 
-    __slots__ = ("began", "key", "scope", "tag", "timeout")
+    __slots__ = ("began", "key", "looked", "offered", "scope", "tag", "timeout")
     scope: Scope
     tag: int
     began: float
     timeout: float
+    offered: bool
 
-    def __init__(self, scope: Scope, peer: int, tag: int, step: int, timeout: float) -> None:
+    def __init__(self, scope: Scope, peer: int, tag: int, step: int, timeout: float, offered: bool = False) -> None:
+        """``offered``: it is over when a receive has taken it, and not before."""
         now = scope.endpoint.loop.time()
         super().__init__(scope.endpoint, peer, now + timeout)
-        self.scope, self.tag, self.began, self.timeout = scope, tag, now, timeout
+        self.scope, self.tag, self.began, self.timeout, self.offered = scope, tag, now, timeout, offered
+        self.looked: bool = False
+        """Whether its receiver was asked whether it is still in the group."""
         self.key: tuple[int, int, int, int, int] = (peer, frame.MESSAGE, scope.id, tag & TAG_MASK, step)
 
     def describe(self) -> str:

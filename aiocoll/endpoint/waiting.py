@@ -16,7 +16,7 @@ from ..config import Settings
 from ..cpus import usable_cpus
 from ..transport.base import BLOCKING_TURN_BYTES, LOOP_TURN_BYTES, Link, Transport
 from ..transport.shm.link import ShmLink
-from .message import MessageReceive
+from .message import MessageReceive, MessageSend
 from .operations import Operation
 
 if TYPE_CHECKING:
@@ -158,10 +158,9 @@ class Waiting:
                 for wanted in call.wanted:
                     wanted.post()
                 call.wanted.clear()
-        elif isinstance(operation, MessageReceive) and operation.peer in operation.scope.left_by:
-            if operation.message is None:
-                operation.scope.mailbox.withdraw(operation)
-                operation.finish(self.failure.deserted(operation))
+        elif isinstance(operation, MessageReceive | MessageSend) and operation.peer in operation.scope.left_by:
+            self.failure.desert(operation)
+            if operation.done:
                 return
         self.parked[operation] = None
         if self.stalls.idle:
@@ -169,7 +168,7 @@ class Waiting:
         self._parked_at[operation] = self.loop.time()
         if operation.deadline < self._sweep_at:
             self._arm(operation.deadline)
-        if self._look_timer is None and (call is not None or isinstance(operation, MessageReceive)):
+        if self._look_timer is None and (call is not None or isinstance(operation, MessageReceive | MessageSend)):
             self._look_after(self.settings.look_seconds)
         if self.inline and self.memory is not None:
             self.memory.sleep()
@@ -212,8 +211,8 @@ class Waiting:
 
     def _look_around(self) -> None:
         """Calls that wait for long ask once whether their peers made the same: two ranks that each wait for the other
-        to send first would not see their difference before the deadline. Receives ask whether their sender is still in
-        the group: it may have closed it before there was a link to say so."""
+        to send first would not see their difference before the deadline. Messages ask whether the other side is still
+        in the group: it may have closed it before there was a link to say so."""
         self._look_timer = None
         now = self.loop.time()
         waiting: dict[Call, set[int]] = {}
@@ -229,13 +228,14 @@ class Waiting:
             elif call.error is None:
                 call.looked = True
                 self.failure.look(call, sorted(waiting[call]))
-        for receive in [each for each in self.parked if isinstance(each, MessageReceive) and not each.looked]:
-            left = receive.began + self.settings.look_seconds - now
+        messages = [each for each in self.parked if isinstance(each, MessageReceive | MessageSend) and not each.looked]
+        for message in messages:
+            left = message.began + self.settings.look_seconds - now
             if left > 1e-3:
                 soonest = min(soonest, left)
-            elif receive.source is not None:
-                receive.looked = True
-                self.failure.ask(receive, [receive.source], self.failure.told_whether_left)
+            elif message.peer >= 0:
+                message.looked = True
+                self.failure.ask(message, [message.peer], self.failure.told_whether_left)
         if self._look_timer is None:
             self._look_after(soonest)
 

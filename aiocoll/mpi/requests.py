@@ -82,8 +82,7 @@ class Request:
         """Whether it is over; it stays a request."""
         if not self._over():
             return False
-        if self._work is not None and not self._withdrawn and isinstance(arrival := self._work.result(), Arrival):
-            _note(status, arrival)
+        self._fill(status, self._come())
         return True
 
     def get_status(self, status: Status | None = None) -> bool:
@@ -98,15 +97,25 @@ class Request:
     def _over(self) -> bool:
         return self._work is None or self._withdrawn or self._work.done()
 
-    def _finished(self, status: Status | None) -> Any:
-        arrival, work = self._arrival, self._work
-        if work is not None and not self._withdrawn:
-            result = work.result()
-            arrival = result if isinstance(result, Arrival) else None
-        self._work = self._arrival = None
+    def _come(self) -> Arrival | None:
+        """What a receive that is over has got."""
+        if self._work is None or self._withdrawn:
+            return self._arrival
+        try:
+            result = self._work.result()
+        except AiocollError as error:
+            raise translated(error) from error.__cause__
+        return result if isinstance(result, Arrival) else None
+
+    def _fill(self, status: Status | None, arrival: Arrival | None) -> None:
         _note(status, arrival)
         if self._withdrawn and status is not None:
             status.cancelled = True
+
+    def _finished(self, status: Status | None) -> Any:
+        arrival = self._come()
+        self._fill(status, arrival)
+        self._work, self._arrival, self._withdrawn = None, None, False
         return None if arrival is None else arrival.value
 
     # ------------------------------------------------------------------------------------------ several

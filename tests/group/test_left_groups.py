@@ -1,4 +1,4 @@
-"""Whoever waits for a message of a rank that has closed only this group hears so at once, not at the deadline."""
+"""Whoever waits for a message of a rank that has closed only this group, or for it to take one, hears so at once."""
 
 from __future__ import annotations
 
@@ -56,6 +56,36 @@ async def test_a_receive_is_told_at_once_and_gets_what_was_sent_before(transport
         assert await results(main(group) for group in groups) == [3, 3, 3]
 
 
+@pytest.mark.parametrize("transport", ["inproc", "tcp", "shm"])
+async def test_a_send_that_waits_to_be_taken_is_told_at_once(transport: str) -> None:
+    async def main(world: Group) -> Any:
+        group = await world.dup()
+        await group.barrier()
+        if world.rank == 1:
+            assert (await group.recv(0)).tolist() == [0, 1, 2]
+            await group.close()
+            return await world.all_reduce(1)
+        if world.rank == 0:
+            await group.send(np.arange(3), 1, synchronous=True)  # was taken before
+            sends = [group.send(np.arange(4), 1, tag=1), group.send_object({"x": np.zeros(200_000)}, 1, tag=2)]
+            await asyncio.gather(*sends)  # these wait for nobody
+            x = np.zeros(200_000)
+            for _ in range(2):  # while it closes, and when it has
+                late = [
+                    group.send(x, 1, tag=3, synchronous=True, timeout=math.inf),
+                    group.send_object([x], 1, tag=4, synchronous=True, timeout=math.inf),
+                ]
+                for error, tag in zip(await asyncio.gather(*map(outcome, late)), (3, 4), strict=True):
+                    assert isinstance(error, GroupBrokenError) and error.rank == 1
+                    assert f"send to rank 1 with tag {tag} on rank 0 waits in vain: rank 1 (" in str(error)
+            assert group.broken is None
+        await group.close()
+        return await world.all_reduce(1)
+
+    async with asyncio.timeout(20), ranks(3, transport) as groups:
+        assert await results(main(group) for group in groups) == [3, 3, 3]
+
+
 def test_a_message_that_is_on_its_way_comes_first() -> None:
     async def main(world: Group) -> Any:
         group = await world.dup()
@@ -85,6 +115,9 @@ async def test_one_that_closed_before_there_was_a_link_is_asked() -> None:
             error = await outcome(group.recv(2, timeout=math.inf))
             assert isinstance(error, GroupBrokenError) and "has closed group" in str(error)
             await world.send(np.arange(2), 2)
+        elif world.rank == 1:
+            error = await outcome(group.send(1, 2, synchronous=True, timeout=math.inf))
+            assert isinstance(error, GroupBrokenError) and "has closed group" in str(error)
         await group.close()
         return world.rank
 

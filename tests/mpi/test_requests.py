@@ -185,3 +185,29 @@ def test_both_directions_are_over_when_the_send_is_too(ranks: Ranks, seen: bool)
             comm.Recv(box, 1)
 
     ranks(2, body)
+
+
+def test_what_a_request_says_without_ending_is_what_its_end_says(ranks: Ranks) -> None:
+    def body(comm: Any) -> None:
+        status, box = MPI.Status(), np.zeros(2)
+        request = comm.Irecv(box, comm.rank, tag=1)
+        request.Cancel()
+        assert request.Get_status(status) and status.Is_cancelled() and request.Wait()
+        assert request.Wait(status) and not status.Is_cancelled()  # it is over, as good as REQUEST_NULL
+        comm.Send(np.ones(2), comm.rank, tag=5)
+        comm.Probe(comm.rank)
+        request = comm.Irecv(box)  # gets what the probe has seen, at once
+        assert request.Get_status(status) and (status.source, status.tag, status.count) == (comm.rank, 5, 16)
+        assert request.Wait(status) and status.tag == 5
+        request = comm.Issend(np.ones(2), 1 - comm.rank, tag=6) if comm.rank == 0 else None
+        comm.barrier()
+        if request is not None:
+            with pytest.raises(ConnectionError, match="rank 1") as caught:
+                while not request.Get_status():
+                    pass
+            assert isinstance(caught.value, MPI.Exception) and request  # looked at, and still there
+            with pytest.raises(MPI.Exception, match="rank 1"):
+                request.Test()
+            assert not request
+
+    ranks(2, body)
