@@ -9,8 +9,10 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+READY: Final = 0
+"""The number of the answer that a rank gives before its first cell: from now on it bears an interrupt."""
 _LENGTH = struct.Struct("!Q")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiocoll.errors import AiocollError, CollectiveTimeoutError
-from aiocoll.notebook.cells import Answer, pack, unpack
+from aiocoll.notebook.cells import READY, Answer, pack, unpack
 from aiocoll.runner.console import Console
 from aiocoll.runner.job import Attempt
 from aiocoll.runner.options import Options
@@ -56,6 +56,9 @@ class Crew:
         self._inbox: queue.Queue[tuple[str, str] | Answer | None] = queue.Queue(_CHUNKS_MAX)
         self._shown = frozenset(range(n))
         self._renew = False
+        self._ready: set[int] = set()
+        self._held: set[int] = set()
+        """Ranks that an interrupt is kept for: one that still starts would die of it."""
         self._closing = False
         env = base_environment(environ, {}, n)
         if env.get("MPLBACKEND", "").startswith("module://"):
@@ -126,7 +129,11 @@ class Crew:
         """Ctrl-C for the cell on some ranks; on others, which have finished it, nothing."""
         attempt = self._supervisor.attempt
         if attempt is not None:
-            self._soon(partial(attempt.interrupt, ranks))
+            self._soon(partial(self._interrupt, attempt, ranks))
+
+    def _interrupt(self, attempt: Attempt, ranks: Sequence[int]) -> None:
+        self._held.update(set(ranks) - self._ready)
+        attempt.interrupt([rank for rank in ranks if rank in self._ready])
 
     def let_go(self, answer: Answer) -> None:
         """Others wait for a rank whose cell has failed: they hear so."""
@@ -186,6 +193,11 @@ class Crew:
     def _heard(self, attempt: Attempt) -> None:
         for rank, data in attempt.results.items():
             while (record := unpack(data)) is not None:
+                if record["number"] == READY:
+                    self._ready.add(rank)
+                    if rank in self._held:
+                        attempt.interrupt([rank])
+                    continue
                 attempt.show_all_of(rank)  # what it has said before it answered comes first
                 self._console.when_written(partial(self._put, Answer(rank, **record)))
 

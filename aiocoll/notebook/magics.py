@@ -44,7 +44,8 @@ class Ranks:
 
     def __init__(self) -> None:
         self._crew: Crew | None = None
-        self._options: dict[str, Any] = {}
+        self._size, self._options = RANKS, dict[str, Any]()
+        """How the last ranks were started; once they are stopped on purpose, as at first."""
         self._home = os.getpid()
 
     def __repr__(self) -> str:
@@ -78,7 +79,7 @@ class Ranks:
     def _run(self, line: str, code: str) -> None:
         with _Briefly():
             options = _parse_cell(line)
-            size = options.n or (RANKS if self._crew is None else self._crew.size)
+            size = options.n or self._size
             if beyond := [rank for rank in options.shown or () if not 0 <= rank < size]:
                 raise UsageError(f"%%ranks: --ranks {','.join(map(str, beyond))}: the ranks are 0 to {size - 1}")
             crew = self._crew_for(options)
@@ -97,7 +98,7 @@ class Ranks:
             _show("stderr", f"aiocoll: the ranks have ended since the last cell ({why}); starting new ones\n")
         connect = {name: getattr(options, name) for name in ("transport", "allow_pickle") if getattr(options, name)}
         if self._crew is None:
-            return self._start(options.n or RANKS, connect)
+            return self._start(options.n or self._size, connect or self._options)
         if options.n not in (None, self._crew.size) or (connect and connect != self._options):
             raise UsageError(
                 f"%%ranks: {_ranks(self._crew.size)} running, and keep their number and their "
@@ -106,7 +107,7 @@ class Ranks:
         return self._crew
 
     def _start(self, n: int, connect: dict[str, Any]) -> Crew:
-        self._options = connect
+        self._size, self._options = n, connect
         self._crew = Crew(n, environ=os.environ, path=sys.path, **connect)
         return self._crew
 
@@ -120,10 +121,11 @@ class Ranks:
                 _show("stdout", _status(crew))
             elif options.what == "stop":
                 self.stop()
+                self._size, self._options = RANKS, {}
                 ended = "no ranks were running" if crew is None else f"{_ranks(crew.size, 'has', 'have')} ended"
                 _show("stdout", f"{ended}\n")
             else:
-                n = options.n or (RANKS if crew is None else crew.size)
+                n = options.n or self._size
                 self.stop()
                 self._start(n, self._options)
                 _show("stdout", f"{n} new rank{'s' * (n > 1)}\n")

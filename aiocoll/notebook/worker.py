@@ -76,6 +76,7 @@ class Worker:
         group = self._meet()
         vars(self._space).update(rank=group.rank, size=group.size)
         self._interrupt = signal.signal(signal.SIGINT, self._not_now)
+        self._say({"number": cells.READY, "value": None, "error": None, "talked": False})
         try:
             while (order := self._next()) is not None:
                 if "code" in order:
@@ -122,7 +123,9 @@ class Worker:
         value: str | None = None
         error: BaseException | None = None
         before = -1
-        self._came = False
+        self._came = (
+            self._came and order["number"] == 1
+        )  # it was meant for the first cell, also while this rank started
         try:
             if order["renew"]:
                 self._renew()
@@ -148,7 +151,9 @@ class Worker:
         if os.getpid() != self._home:  # a child that the cell has forked is no rank, and nobody waits for its answer
             os._exit(0 if error is None else 1)
         told = None if error is None else report.describe(error)
-        record = {"number": order["number"], "value": value, "error": told, "talked": self._talk() != before}
+        self._say({"number": order["number"], "value": value, "error": told, "talked": self._talk() != before})
+
+    def _say(self, record: dict[str, Any]) -> None:
         view = memoryview(cells.pack(record))
         while view:
             view = view[os.write(self._results, view) :]

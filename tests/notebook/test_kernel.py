@@ -93,7 +93,11 @@ def double(y): return 2 * y""",
     "dies": "%%ranks\nimport os\nif rank == 1: os._exit(7)\ngroup.barrier()",
     "status dead": "%ranks",
     "new": "%%ranks -n 3 --transport tcp\n'x' in globals(), size",
+    "dies again": "%%ranks\nimport os\nif rank == 2: os._exit(7)\ngroup.barrier()",
+    "as many": "%%ranks\ngroup.barrier()\n'os' in globals(), size, *group.statistics()['bytes_sent']",
     "restart": "%ranks restart -n 2",
+    "late at the start": "%%ranks --timeout 0.1\nimport time\nbegun = True\ntime.sleep(50)",
+    "not ended by that": "%%ranks\n'begun' in globals(), size, int(group.all_reduce(1))",
     "new again": "%%ranks\nimport os\nsize, os.getpid()",
     "stop": "%ranks stop",
     "left to the kernel": "%%ranks -n 2\nimport os, multiprocessing\nos.getpid()",
@@ -235,6 +239,16 @@ def test_a_rank_that_dies_is_named_and_the_next_cell_begins_anew(notebook: Noteb
                     "and with them what they held", notebook["dies"]["shown"])  # fmt: skip
     assert notebook["status dead"]["stdout"].startswith("no ranks;")
     assert values(notebook["new"]) == ["(False, 3)"] * 3
+
+
+def test_ranks_that_begin_anew_are_as_many_as_before_and_talk_as_before(notebook: Notebook) -> None:
+    assert "exited with code 7" in notebook["dies again"]["shown"]
+    assert values(notebook["as many"]) == ["(False, 3, 'tcp')"] * 3
+
+
+def test_an_interrupt_waits_for_ranks_that_still_start(notebook: Notebook) -> None:
+    assert "had not finished the cell after 0.1 s and was interrupted" in notebook["late at the start"]["shown"]
+    assert [each[-5:] for each in values(notebook["not ended by that"])] == ["2, 2)", "2, 2)"]
 
 
 def test_the_line_magic(notebook: Notebook) -> None:
