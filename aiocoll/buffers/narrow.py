@@ -37,8 +37,8 @@ _HALF_UNIT: Final = np.uint32(0xFFF)
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Whether this is a float of two bytes: float16, or bfloat16 of ml_dtypes."""
-    return dtype.itemsize == 2 and (dtype == np.float16 or dtype.name == "bfloat16")
+    """Whether this is a float of two bytes: float16 in any byte order, or bfloat16 of ml_dtypes."""
+    return dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16")
 
 
 def _cast(source: Array, target: Array) -> None:

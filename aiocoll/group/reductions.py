@@ -325,7 +325,7 @@ class Reductions(Calls):
         work = op.work_dtype(array.dtype)
         if self._carrier is not None:
             self._carrier.check(collective, op, work, rank)
-        narrow = is_narrow(array.dtype) and work != array.dtype
+        narrow = is_narrow(array.dtype) and work != native(array.dtype)
         nbytes = array.nbytes if narrow else array.size * work.itemsize
         in_turn = not op.associates(array.dtype)
         algorithm = self._chosen(collective, nbytes, count=array.size, op=op, narrow=narrow, in_turn=in_turn)

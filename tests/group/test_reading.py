@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aiocoll import MEAN, SUM, CollectiveTimeoutError, Group, GroupBrokenError
+from aiocoll import MAX, MEAN, SUM, CollectiveTimeoutError, Group, GroupBrokenError
 from aiocoll.algorithms import owner, reading, spread
 from aiocoll.endpoint.rivals import Rivals
 from aiocoll.transport.shm import private
@@ -123,6 +123,29 @@ def test_arrays_in_shared_memory(size: int, way: str, reads: list[int], monkeypa
 
     ranks(size, main, "shm")
     assert bool(reads) == (way != "in place")
+
+
+@pytest.mark.parametrize("way", ["read", "cells"])
+@pytest.mark.parametrize("count", [300, COUNT])
+def test_one_rank_has_its_bytes_the_other_way_round(count: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, way)
+
+    async def main(group: Group) -> None:
+        await group.barrier()
+        for dtype in map(np.dtype, ["f2", "f4", "f8", "c8", "i2", "i8"]):
+            vectors = [of(rank, dtype, count=count) for rank in range(2)]
+            mine = vectors[group.rank].astype(dtype.newbyteorder()) if group.rank == 0 else vectors[1]
+            for op in (SUM, MAX) if dtype.kind != "c" else (SUM,):
+                total = fold(vectors, op)
+                assert np.array_equal(await group.all_reduce(mine, op), total)
+                out = np.empty_like(mine)
+                assert np.array_equal(await group.all_reduce(mine, op, out=out), total)
+                found = await group.reduce(mine, op)
+                assert group.rank or np.array_equal(found, total)
+                assert np.array_equal(await group.reduce_scatter(mine, op), np.array_split(total, 2)[group.rank])
+                assert np.array_equal(await group.scan(mine, op), total if group.rank else vectors[0])
+
+    ranks(2, main, "shm")
 
 
 @pytest.mark.parametrize("way", ["read", "cells", "both"])
