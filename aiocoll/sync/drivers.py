@@ -184,11 +184,21 @@ class Driver:
     def _move(self, reason: str) -> None:
         if self._thread is not None or self._ending:
             return
+        begun = threading.Event()
+        thread = threading.Thread(target=self._serve, args=[begun], name=f"aiocoll-{self.name}", daemon=True)
+        try:
+            thread.start()  # before anybody is sent away for its sake
+        except RuntimeError as error:  # too many, or too late
+            raise UsageError(
+                f"group {self.name!r}: {reason}, for which its loop needs a thread of its own, and none can be "
+                f"started: {error}. Raise the limit on threads (ulimit -u), or use one thread at a time; "
+                "Python 3.12.0 and 3.12.1 start none once the main thread has ended"
+            ) from error
         self._inline = False
         self.loop.call_soon_threadsafe(self.loop.stop)  # whoever is inside comes out and waits
         self._turn.acquire()
-        self._thread = threading.Thread(target=self._serve, name=f"aiocoll-{self.name}", daemon=True)
-        self._thread.start()
+        self._thread = thread
+        begun.set()
         observe.emit("driver", mode="threaded", world=self.name, reason=reason)
 
     @property
@@ -309,7 +319,8 @@ class Driver:
             work.cancel()
             raise
 
-    def _serve(self) -> None:
+    def _serve(self, begun: threading.Event) -> None:
+        begun.wait()
         for endpoint in self.endpoints:
             endpoint.serve_loop()
         while not self._ending:  # a stop that was meant for the caller's thread may arrive here

@@ -45,6 +45,21 @@ def test_a_call_after_a_while_first_hears_what_has_happened(driver: Driver) -> N
     assert driver.run(lambda: ready(len(news))) == 1
 
 
+def test_where_no_thread_can_be_started_calls_go_on_in_turn(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever needs one is told; who is in the loop already, and who comes later, finds it as it was."""
+
+    def refuses(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuses)
+        for _ in range(2):
+            with pytest.raises(UsageError, match="call was started, for which .* can't start new thread"):
+                driver.begin(lambda: parked(1), "call")
+            assert driver.run(lambda: parked(2)) == 2 and driver.inline
+    assert driver.begin(lambda: parked(3), "call").result() == 3 and driver.run(lambda: parked(4)) == 4
+
+
 def test_make_runs_with_the_loop_set_and_the_caller_sees_none_afterwards(driver: Driver) -> None:
     assert driver.run(lambda: ready(id(asyncio.get_running_loop()))) == id(driver.loop)
     with pytest.raises(RuntimeError):

@@ -145,8 +145,10 @@ class Growing(Recovery):
         if not (struck and frozen and isinstance(life.error, GroupBrokenError)):
             return False
         # One that goes on in the middle of a recovery leads again, and those who had turned to the next are too few.
-        late = (self.case.thaws or 0.0) > DEADLINE and "was left behind" in str(life.error)
-        return late or "only 1 of 2" in str(life.error)
+        text = str(life.error)
+        if "members that may be alive are here" in text:
+            return "only 1 of 2" in text or any(other.group is not None for other in self.lives)
+        return (self.case.thaws or 0.0) > DEADLINE and "was left behind" in text
 
 
 def _ranks(group: Group) -> tuple[int, ...]:
