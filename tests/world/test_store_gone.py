@@ -13,10 +13,10 @@ import numpy as np
 import aiocoll
 
 async def main(group):
-    await group.barrier()
-    if group.rank == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
+        await group.barrier()
+        if group.rank == 0:  # with it goes what it has not yet sent of the barrier
+            os.kill(os.getpid(), signal.SIGKILL)
         while True:
             await group.all_reduce(np.arange(3.0))
     except aiocoll.PeerLostError as error:
