@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 STEP_BYTES = 512 << 10
 """What is read at a time: it is folded before it leaves the second cache."""
 _READABLE, _LENT, _WANTED = 1, 2, 4
+"""Bits of what a rank says: others can read its private memory; its data lie in shared memory; rank 0 wants the former.
+"""
 _FEW = 8
+"""Up to so many ranks wait for one another in one round, though that takes more messages."""
 
 
 @dataclass(slots=True)
