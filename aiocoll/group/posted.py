@@ -50,6 +50,11 @@ class Posted(Coroutine[Any, Any, T]):
         """The call in messages."""
         return str(self._what)
 
+    @property
+    def cr_suspended(self) -> bool:
+        """Whether it has begun and waits, as a coroutine's."""
+        return bool(getattr(self._inner, "cr_suspended", False))
+
     def send(self, value: Any) -> Any:
         self._started = True
         return self._inner.send(value)

@@ -136,21 +136,25 @@ class SyncGroup(SyncCalls):
             return
         self._driver.refuse_if_unusable()
         self._closed = True
-        if everything:
-            self._driver.close(closing)
-        elif self._lineage.owners() != [self._group]:
-            self._driver.run_as_task(closing)
-        else:
-            lineage = self._lineage
+        try:
+            if everything:
+                self._driver.close(closing)
+            elif self._lineage.owners() != [self._group]:
+                self._driver.run_as_task(closing)
+            else:
+                lineage = self._lineage
 
-            async def last() -> None:
-                await closing()
-                await lineage.close()
+                async def last() -> None:
+                    await closing()
+                    await lineage.close()
 
-            self._driver.close(last)
+                self._driver.close(last)
+        except BaseException:  # a Ctrl-C before the end leaves it to be closed
+            self._closed = self._driver.ended
+            raise
 
     def __del__(self) -> None:
-        if self._closed or self.foreign or self._driver.ended or not self._group._owner:
+        if getattr(self, "_closed", True) or self.foreign or self._driver.ended or not self._group._owner:
             return
         if any(group is not self._group for group in self._lineage.owners()):
             return  # the async group says whether it has been forgotten, and what it is part of goes on

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from .stepping import outcome
+from .stepping import Latch, outcome
 
 if TYPE_CHECKING:
     from .drivers import Driver
@@ -28,7 +28,8 @@ _ROOMS: Final = ("algorithms", "buffers", "endpoint", "group", "rendezvous", "st
 _BUSY: Final = (str(_PACKAGE / "sync" / "drivers.py"), *(f"{_PACKAGE / room}{os.sep}" for room in _ROOMS))
 """Where code lies that must not end half-way. A loop that it runs may, between two callbacks."""
 _WAITING: Final = str(_PACKAGE / "sync" / "work.py")
-"""Where a thread only waits for another one, which has the loop; as it does in ``outcome``."""
+"""Where a thread only waits for another one, which has the loop; as it does in ``_WAITS``."""
+_WAITS: Final = (outcome.__code__, Latch.wait.__code__)
 _REMIND_SECONDS: Final = 0.001
 _SECOND_SECONDS: Final = 1.0  # what comes earlier is the same one: a terminal's, and a runner's that passes it on
 _PATIENCE_SECONDS: Final = 5.0  # for a function of the user's that computes inside a call
@@ -39,7 +40,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._drivers: dict[int, Driver] = {}
-        self._installed = False
         self.pending: bool = False
         """Whether a Ctrl-C waits for a good moment."""
         self._since = 0.0
@@ -53,20 +53,17 @@ class Interrupts:
         """From now on, if this is the main thread, where signals arrive, and nobody else handles Ctrl-C."""
         if threading.current_thread() is not threading.main_thread():
             return
-        self._drivers[id(driver)] = driver
-        if not self._installed and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
+        self._drivers[id(driver)] = driver
 
     def release(self, driver: Driver) -> None:
         """That one is at its end; with the last one goes the handler, unless a Ctrl-C still has to arrive."""
-        self._drivers.pop(id(driver), None)
+        self._drivers = {id(each): each for each in self._drivers.values() if each is not driver and not each.ended}
         if self.pending or threading.current_thread() is not threading.main_thread():
             return
-        if self._installed and not self._drivers:
-            self._installed = False
-            if signal.getsignal(signal.SIGINT) == self._handle:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not self._drivers and signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def arrive(self) -> None:
         """A call is over: raises KeyboardInterrupt if a Ctrl-C waits."""
@@ -128,7 +125,7 @@ def _busy(frame: FrameType | None) -> bool:
         name = frame.f_code.co_filename
         if name.startswith(_BUSY):
             return True
-        if name == _WAITING or frame.f_code is outcome.__code__:
+        if name == _WAITING or frame.f_code in _WAITS:
             return False
         frame = frame.f_back
     return False

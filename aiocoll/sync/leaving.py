@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from ..store.hosted import hosting_threads
 if TYPE_CHECKING:
     from .group import SyncGroup
     from .started import Started
+
+_START_SECONDS = 0.001
 
 _OPEN: weakref.WeakSet[SyncGroup] = weakref.WeakSet()
 _AT_END: list[Callable[[], None]] = []
@@ -60,7 +63,10 @@ def _await_threads() -> None:
         ]
         if not others:
             return
-        others[0].join()
+        try:
+            others[0].join()
+        except RuntimeError:  # its start is under way in another thread
+            time.sleep(_START_SECONDS)
 
 
 def leave_at_the_end(group: SyncGroup) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 from typing import TYPE_CHECKING, Any, Generic
 
 from ..errors import GroupBrokenError
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
 class Started(Generic[T]):
     """One call that runs on the loop's thread and reports to a Work."""
 
-    __slots__ = ("_driver", "_future", "_make", "_task", "name")
+    __slots__ = ("_driver", "_future", "_make", "_task", "_withdrawn", "name")
     name: str
 
     def __init__(self, driver: Driver, make: Make[T], future: concurrent.futures.Future[T], name: str) -> None:
         self._driver, self._make, self._future, self.name = driver, make, future, name
         self._task: asyncio.Task[T] | None = None
+        self._withdrawn = False
 
     def start(self) -> None:
+        if self._withdrawn:
+            return
         result: Any = None
         try:
             coroutine = coroutine_of(self._make())
@@ -44,6 +48,13 @@ class Started(Generic[T]):
 
     def cancel(self) -> None:
         self._driver.loop.call_soon_threadsafe(self._cancel)
+
+    def withdraw(self) -> None:
+        """Whoever began it was interrupted and has no Work of it: it does not start, or ends."""
+        self._withdrawn = True
+        self._driver.operations.discard(self)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.cancel()
 
     @property
     def lost(self) -> bool:

@@ -48,6 +48,9 @@ class Continued(Coroutine[Any, Any, T]):
     def __init__(self, coroutine: Coroutine[Any, Any, T], parked_on: Any) -> None:
         self._coroutine, self._parked_on, self._resumed = coroutine, parked_on, False
 
+    def continues(self, coroutine: Coroutine[Any, Any, Any]) -> bool:
+        return self._coroutine is coroutine
+
     def send(self, value: Any) -> Any:
         if self._resumed:
             return self._coroutine.send(value)
@@ -82,26 +85,70 @@ def stop_loop(task: asyncio.Task[Any]) -> None:
     task.get_loop().stop()
 
 
+def abandon(
+    coroutine: Coroutine[Any, Any, Any], task: asyncio.Task[Any] | None, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Ends an interrupted call as ``abandon_task`` does, wherever between two of its steps it was."""
+    if getattr(coroutine, "cr_suspended", False) and (task is None or task.done()):
+        for each in asyncio.all_tasks(loop):
+            rest = each.get_coro()
+            if isinstance(rest, Continued) and rest.continues(coroutine):
+                break
+        else:
+            each = loop.create_task(Continued(coroutine, None))
+        abandon_task(each, loop)
+    if task is not None:
+        abandon_task(task, loop)
+
+
 def abandon_task(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
     """Cancels an interrupted call and gives it a moment to tell its peers."""
     if not task.done():
         task.cancel()
-        limit = loop.call_later(ABANDON_SECONDS_MAX, loop.stop)
+        task.add_done_callback(stop_loop)
+        until = loop.time() + ABANDON_SECONDS_MAX
+        limit = loop.call_at(until, loop.stop)
         try:
-            loop.run_forever()
+            while not task.done() and loop.time() < until:  # a stop may be left over from before
+                loop.run_forever()
         finally:
             limit.cancel()
     if task.done() and not task.cancelled():
         task.exception()  # seen: it is the interrupt itself, or what the cancelled call made of it
 
 
-def outcome(task: asyncio.Task[T], loop: asyncio.AbstractEventLoop, ended: threading.Event) -> T:
-    """Waits for a call whose loop has moved to its thread in the meantime."""
+class Latch:
+    """Opens once; whoever waits for it goes on then. An Event whose waits a Ctrl-C can end without harm."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def open(self) -> None:
+        self._lock.release()
+
+    def wait(self) -> None:
+        with self._lock:
+            pass
+
+    def wait_for(self, seconds: float) -> None:
+        """The same with a limit, for the only one that waits."""
+        self._lock.acquire(timeout=seconds)
+
+    def __repr__(self) -> str:
+        return f"<Latch, {'closed' if self._lock.locked() else 'open'}>"
+
+
+def outcome(task: asyncio.Task[T], loop: asyncio.AbstractEventLoop, ended: Latch, leave: Callable[[], None]) -> T:
+    """Leaves the loop to its thread, and waits for a call that goes on there."""
     try:
+        leave()
         ended.wait()
     except KeyboardInterrupt:
         loop.call_soon_threadsafe(task.cancel)
-        ended.wait(ABANDON_SECONDS_MAX)
+        ended.wait_for(ABANDON_SECONDS_MAX)
         raise
     if not task.done():
         raise GroupBrokenError("this call did not end when its world was closed, and was given up")

@@ -5,12 +5,16 @@ The rule: real programs, since it is the interpreter's own end that is tested; o
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
+
+from aiocoll.sync import leaving
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 50.0
@@ -19,7 +23,7 @@ SECONDS_MAX = 50.0
 def programs(tmp_path: Path, body: str, size: int = 2, *options: str) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each rank's program: `body`, with `rank` and a blocking group `g`."""
     start = f"""
-    import sys, threading
+    import os, sys, threading
     import numpy as np
     import aiocoll
     rank, size = int(sys.argv[1]), {size}
@@ -30,6 +34,7 @@ def programs(tmp_path: Path, body: str, size: int = 2, *options: str) -> list[tu
         subprocess.Popen(
             [sys.executable, *options, "-c", program, str(rank)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "AIOCOLL_STALL_SECONDS": "0"},  # that the machine stood still is not theirs to say
         )
         for rank in range(size)
     ]  # fmt: skip
@@ -55,13 +60,33 @@ def test_threads_finish_what_they_do_before_the_world_is_left(tmp_path: Path) ->
         for turn in range(200):
             total = g.all_reduce(np.arange(5.0) + turn + rank, name=name)
             assert (total == 2 * np.arange(5.0) + 2 * turn + 1).all()
-        print("finished", name, flush=True)
+        os.write(1, f"finished {name}\\n".encode())  # print() writes in parts, others' between
     threading.Thread(target=work, args=["plain"]).start()
     ThreadPoolExecutor(1).submit(work, "pool")
     """
     for code, out, err in programs(tmp_path, body):
         assert code == 0 and sorted(out.splitlines()) == ["finished plain", "finished pool"], err
         assert not err
+
+
+def test_a_thread_that_another_one_is_about_to_start_is_waited_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python lists it before it can be joined."""
+    ended: list[int] = []
+    starting = threading.Thread(target=lambda: ended.append(1))
+    listed = threading.enumerate
+
+    def listing() -> list[threading.Thread]:
+        found = [*listed(), *([] if starting.ident else [starting])]
+        if len(looks) == 2:
+            starting.start()
+        looks.append(found)
+        return found
+
+    looks: list[list[threading.Thread]] = []
+    monkeypatch.setattr(threading, "enumerate", listing)
+    monkeypatch.setattr("aiocoll.sync.leaving.hosting_threads", lambda: [each for each in listed() if each != starting])
+    leaving._await_threads()
+    assert ended == [1] and starting in looks[0]
 
 
 def test_what_had_not_finished_is_said_and_peers_do_not_wait(tmp_path: Path) -> None:

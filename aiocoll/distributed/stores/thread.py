@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ...errors import RendezvousError
-from ...sync.drivers import QuietLoop
+from ...sync.quiet import QuietLoop
 
 T = TypeVar("T")
 
