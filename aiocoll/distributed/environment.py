@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ..place import verdicts
 from ..rendezvous.url import Url
 from .refusals import RuntimeUsageError
 
@@ -35,6 +36,15 @@ def from_environment(
                 "(env:// needs it; aiocoll run sets it for you)"
             )
     return size, rank
+
+
+def placed_by_launcher(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher that sets none of these variables (mpiexec, srun, Kubernetes) says where this process is."""
+    env = os.environ if environ is None else environ
+    if any(env.get(name) for name in ("RANK", "WORLD_SIZE")):
+        return False
+    first = next((each.detector for each in verdicts(env) if each.recognised or each.halved), None)
+    return first not in (None, "aiocoll", "torchrun")
 
 
 def _settled(env: Mapping[str, str], variable: str, name: str, given: int | None) -> int:

@@ -18,7 +18,7 @@ from .arguments import integer
 from .backends import backend_named, transport_of
 from .constants import Backend
 from .debug import get_debug_level, told
-from .environment import from_environment
+from .environment import from_environment, placed_by_launcher
 from .refusals import AssertionUsageError, RuntimeUsageError, TypeUsageError, documented
 from .rendezvous import is_registered, registered
 from .state import STATE, WORLD, member_of, world
@@ -46,7 +46,9 @@ def init_process_group(
         backend: Name of the backend to use: ``tcp``, ``shm``, ``auto``, ``mpi``, ``gloo`` or ``nccl``, in any case;
             None is ``auto``. With ``mpi``, MPI says who is who, and rank, world_size and init_method are not looked at.
         init_method: URL specifying how to initialize the package: ``env://``, ``tcp://host:port``,
-            ``tcp://multicast-address:port``, ``file:///path``, or what register_rendezvous_handler() knows.
+            ``tcp://multicast-address:port``, ``file:///path``, or what register_rendezvous_handler() knows. With
+            ``env://`` and neither RANK nor WORLD_SIZE set, a launcher that says it otherwise (mpiexec, srun, an
+            indexed job of Kubernetes) is heard as ``aiocoll.connect()`` hears it.
         timeout: Default deadline of every call, a timedelta or seconds; else ``AIOCOLL_TIMEOUT``, else 60 seconds.
         world_size: Number of processes participating in the job.
         rank: Rank of the current process.
@@ -93,7 +95,9 @@ def init_process_group(
         init_method, options["store"] = None, meeting_place(met)
     else:
         init_method = _url(init_method)
-        if init_method.startswith("env://"):
+        if init_method == "env://" and size is None and place is None and placed_by_launcher():
+            init_method = None
+        elif init_method.startswith("env://"):
             try:
                 size, place = from_environment(size, place, parse(init_method))
             except UsageError as error:
@@ -111,7 +115,7 @@ def init_process_group(
     except UsageError as error:
         raise documented(error) from error.__cause__
     STATE.join(group, str(chosen))
-    told("rank %d of %d has joined by %s, backend %s", group.rank, group.size, init_method or "a store", chosen)
+    told("rank %d of %d has joined by %s, backend %s", group.rank, group.size, init_method or "its place", chosen)
     _leave_at_exit()
 
 

@@ -17,8 +17,8 @@ from ..sync.leaving import before_threads_end
 from .communicators import Comm, Intracomm
 from .exceptions import NotInitializedError, UsageError, translated
 
-_SIZES: Final = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-"""What launchers of MPI programs say how many ranks they have started."""
+_SIZES: Final = ("MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""What launchers in whose environments ``aiocoll.place`` finds nobody say of how many ranks they have started."""
 
 
 class World(Intracomm):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiocoll.place.base import Environ, Place, rank_of, require, whole
+from aiocoll.place.base import Environ, Place, meeting_url, rank_of, require, whole
 
 PRIORITY = 0
 _NEEDED = ("AIOCOLL_RANK", "AIOCOLL_WORLD_SIZE")
@@ -12,14 +12,14 @@ _YES = ("1", "true", "yes", "on")
 def find(environ: Environ) -> Place | None:
     """The runner's variables; any one of rank and size without the other is an error. One that joins a job that is
     under way needs neither, only where it meets."""
-    init_method = environ.get("AIOCOLL_RDZV", "").strip()
-    if init_method and "://" not in init_method:
-        init_method = f"tcp://{init_method}"
+    init_method = meeting_url(environ)
     job = environ.get("AIOCOLL_JOB_ID", "").strip()
     if not any(environ.get(name, "").strip() for name in _NEEDED):
         if init_method and environ.get("AIOCOLL_JOIN", "").strip().lower() in _YES:
             return Place(job=job, init_method=init_method, store_is_hosted=True)
         return None
+    if not environ.get("AIOCOLL_RANK", "").strip() and environ.get("JOB_COMPLETION_INDEX", "").strip():
+        return None  # an indexed job of Kubernetes is told its size under our name, see kubernetes.py
     require(environ, _NEEDED, because="the other half of the place is")
     rank, size = rank_of(environ, *_NEEDED)
     if size > 1:

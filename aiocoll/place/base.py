@@ -74,3 +74,14 @@ def rank_of(environ: Environ, rank_name: str, size_name: str) -> tuple[int, int]
     if rank >= size:
         raise UsageError(f"{rank_name}={rank} is not a rank of a world of {size_name}={size}: ranks are 0..{size - 1}")
     return rank, size
+
+
+def meeting_url(environ: Environ) -> str:
+    """The address that whoever started the ranks has put into AIOCOLL_RDZV, as a URL; "" if it is not set."""
+    text = environ.get("AIOCOLL_RDZV", "").strip()
+    return f"tcp://{text}" if text and "://" not in text else text
+
+
+def tcp_address(host: str, port: int) -> str:
+    """The URL of host and port; IPv6 addresses get their brackets."""
+    return f"tcp://[{host}]:{port}" if ":" in host and not host.startswith("[") else f"tcp://{host}:{port}"

@@ -12,7 +12,7 @@ from aiocoll.errors import UsageError
 from aiocoll.place.base import Detector, Environ, Place
 from aiocoll.place.secret import job_secret
 
-_NOT_DETECTORS = frozenset({"base", "detect", "secret", "torch_variables"})
+_NOT_DETECTORS = frozenset({"base", "detect", "hostlist", "secret", "torch_variables"})
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -27,14 +27,21 @@ class Verdict:
     """Whether it recognises the environment but misses a part: ``detect()`` raises what `text` says."""
 
 
-def detect(environ: Environ | None = None) -> Place:
+def detect(environ: Environ | None = None, *, told: bool = False) -> Place:
     """Where this process is: ``AIOCOLL_*``, then the other environments, else a world of one.
 
-    Reads the job's secret too (once: a descriptor is consumed, see ``secret.py``).
+    ``told``: the caller knows rank, size and address without it; then an environment that is described by halves, as
+    the children of a rank inherit it, is nobody's concern. Reads the job's secret too (once: a descriptor is
+    consumed, see ``secret.py``).
     """
     env = os.environ if environ is None else environ
     for name, detector in detectors().items():
-        place = detector.find(env)
+        try:
+            place = detector.find(env)
+        except UsageError:
+            if not told:
+                raise
+            continue
         if place is not None:
             return replace(place, source=name, secret=job_secret(env))
     return Place(job=env.get("AIOCOLL_JOB_ID", "").strip(), secret=job_secret(env))

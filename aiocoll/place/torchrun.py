@@ -7,7 +7,7 @@ TORCHELASTIC_RUN_ID must be there as well. ``env://`` does not ask for those: wh
 from __future__ import annotations
 
 from aiocoll.errors import UsageError
-from aiocoll.place.base import Environ, Place, rank_of, require, whole
+from aiocoll.place.base import Environ, Place, rank_of, require, tcp_address, whole
 
 PRIORITY = 10
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -30,7 +30,7 @@ def find(environ: Environ) -> Place | None:
         local_rank=whole(environ, "LOCAL_RANK"),
         local_size=local_size,
         job=environ.get("AIOCOLL_JOB_ID", "").strip() or environ.get("TORCHELASTIC_RUN_ID", "").strip(),
-        init_method=f"tcp://{_in_url(host)}:{store_port(environ)}",
+        init_method=tcp_address(host, store_port(environ)),
         restart=whole(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
     )
 
@@ -60,7 +60,3 @@ def store_port(environ: Environ) -> int:
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").strip().lower() in ("true", "1"):
         port += 1 if port < 65535 else -1
     return port
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -62,6 +62,8 @@ class Meeting:
         """The name under which they do."""
         self.numbers = numbers
         """The key there that counts the ranks' numbers that were given to newcomers."""
+        self.secret = b""
+        """The job's, where the ranks were told one on their way here; else it is the caller's."""
         self._at_leaving: list[Cleanup] = list(at_leaving or ())
         self._at_parting = at_parting
         self.died: Inquest = died or _unknown

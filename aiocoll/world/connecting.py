@@ -80,9 +80,10 @@ def connect(
     """Joins the world and gives its first group.
 
     ``init_method``: ``env://``, ``tcp://host:port`` (a multicast address, too), ``file:///path``; without it, and
-    without ``store``, the environment says where this process belongs (``aiocoll run``, torchrun), else it is a world
-    of one. ``rank`` and ``size`` win over the URL, the URL over the environment. ``store``: meet in this store (see
-    ``aiocoll.store``); it wants ``size``, and stays open. ``name``: the group's, equal on all ranks.
+    without ``store``, the environment says where this process belongs (``aiocoll run``, torchrun, mpiexec, srun, an
+    indexed job of Kubernetes), else it is a world of one. ``rank`` and ``size`` win over the URL, the URL over the
+    environment. ``store``: meet in this store (see ``aiocoll.store``); it wants ``size``, and stays open. ``name``: the
+    group's, equal on all ranks.
     ``timeout``: seconds for the meeting and for every call (default 60, or AIOCOLL_TIMEOUT). ``transport``: "auto"
     (shared memory between ranks of one host where all of those can have it, else TCP), "shm" (the same, and the log
     warns where it is not to be had), "tcp", "inproc" (ranks of one process), or one of your own (see
@@ -101,7 +102,7 @@ def connect(
     chosen = settings.transport if transport is None else transport
     if not isinstance(chosen, Switch) and chosen not in kinds.SHIPPED:
         kinds.find(str(chosen))
-    place = detect()
+    place = detect(told=store is not None or (bool(init_method) and rank is not None and size is not None))
     report.install()
     report.tell("connecting")
     seconds = settings.timeout if timeout is None else timeout
@@ -146,6 +147,9 @@ async def _first(wanted: Wanted, arguments: Mapping[str, Any]) -> Group:
         ear.close()
         raise
     report.tell("met")
+    if meeting.secret and meeting.secret != wanted.secret:
+        wanted = replace(wanted, secret=meeting.secret)
+        ear.learn(wanted)
     try:
         endpoint = await ear.connect(meeting)
     except BaseException:

@@ -88,6 +88,10 @@ class Ear:
         self._added: kinds.Ear | None = None
         self._island = Island(wanted.settings, str(wanted.transport))
 
+    def learn(self, wanted: Wanted) -> None:
+        """The same connect(), of which the meeting has told more."""
+        self._wanted = wanted
+
     def __repr__(self) -> str:
         return f"<Ear for {self._wanted.name!r} over {self._wanted.transport!r}>"
 

@@ -118,7 +118,8 @@ def test_a_rank_that_fails_tells_the_others(tmp_path: Path) -> None:
 
 
 def test_one_of_several_that_cannot_find_the_others_says_how_to_start_them(tmp_path: Path) -> None:
-    ended = run(tmp_path, "from aiocoll.mpi import MPI\nMPI.COMM_WORLD.Get_rank()\n", OMPI_COMM_WORLD_SIZE="4")
+    program = "from aiocoll.mpi import MPI\nMPI.COMM_WORLD.Get_rank()\n"
+    ended = run(tmp_path, program, MV2_COMM_WORLD_SIZE="4")
     assert ended.returncode == 1
-    assert "one of 4 that mpiexec has started (OMPI_COMM_WORLD_SIZE)" in ended.stderr
+    assert "one of 4 that mpiexec has started (MV2_COMM_WORLD_SIZE)" in ended.stderr
     assert "aiocoll run -n 4 program.py" in ended.stderr

@@ -111,14 +111,20 @@ def test_halves_are_errors_that_name_the_rest(environ: dict[str, str], words: st
     assert any(words in verdict.text and not verdict.recognised for verdict in verdicts(environ))
 
 
+def test_halves_are_nobodys_concern_who_knows_it_all() -> None:
+    assert detect(without(RUNNER, "AIOCOLL_RANK") | TORCHRUN, told=True).source == "torchrun"
+    assert detect({"PMI_RANK": "1", "PMI_SIZE": "4", "AIOCOLL_SECRET": "s"}, told=True) == Place(secret=b"s")
+
+
 def test_a_world_of_one_needs_no_address() -> None:
     assert detect({"AIOCOLL_RANK": "0", "AIOCOLL_WORLD_SIZE": "1"}).init_method == ""
 
 
 def test_every_detector_gives_a_verdict() -> None:
     found = verdicts(RUNNER)
-    assert [verdict.detector for verdict in found] == ["aiocoll", "torchrun"]
-    assert [verdict.recognised for verdict in found] == [True, False]
+    order = ["aiocoll", "torchrun", "pmi", "openmpi", "slurm", "kubernetes"]
+    assert [verdict.detector for verdict in found] == order
+    assert [verdict.recognised for verdict in found] == [True] + [False] * 5
     assert all(verdict.text and "\n" not in verdict.text for verdict in found)
 
 

@@ -86,7 +86,9 @@ def join(name: str, connect: Callable[..., SyncGroup], init_method: str | None, 
     if name != "mpi":
         from .process_groups import TorchLibrary
 
-        return _carried(connect(init_method, **options), lambda world: TorchLibrary(name, secret=bool(detect().secret)))
+        here = detect()
+        secret = bool(here.secret) or here.init_method == "pmi://"  # whose ranks are told one when they meet
+        return _carried(connect(init_method, **options), lambda world: TorchLibrary(name, secret=secret))
     from .mpi import MpiLibrary
 
     mpi = MpiLibrary()
