@@ -30,7 +30,9 @@ settings.load_profile("quick")  # --hypothesis-profile=full overrides it
 
 # What a test run inside somebody's job would inherit, and must not: a test's place in the world is what the test says.
 _PLACE_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_PLACE_PREFIXES = ("AIOCOLL_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_", "MPI_LOCAL", "MV2_", "SLURM_", "JOB_COMPLETION")
+_PLACE_PREFIXES = (
+    "AIOCOLL_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_", "MPI_LOCAL", "MV2_", "SLURM_", "JOB_COMPLETION_INDEX",
+)  # fmt: skip
 
 _GRACE_SECONDS = 5.0  # for threads and children that are on their way out when the test ends
 

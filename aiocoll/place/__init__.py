@@ -8,6 +8,10 @@ base.py      Place, and what the detectors share: reading whole numbers, naming 
 detect.py    detect() and verdicts()
 secret.py    the job's secret: from a descriptor, a file or a variable
 aiocoll.py   ranks started by ``aiocoll run`` or ``aiocoll.launch``
+pmi.py       ranks of MPICH's mpiexec, ``srun --mpi=pmi2`` and Flux, which tell them where to meet
+openmpi.py   ranks of Open MPI's mpiexec
+slurm.py     tasks of a Slurm step; hostlist.py reads the names of its hosts
+kubernetes.py  pods of an indexed job
 torchrun.py  ranks started by torchrun, and everything that sets the same variables for each process
 torch_variables.py  the four of them that ``env://`` reads
 """

@@ -10,6 +10,8 @@ join.py       the protocol over any store
 rounds.py     which meeting under a name is the current one
 roster.py     the state of a meeting, replayed from its log; pure
 meeting.py    what a completed meeting hands over
+introduction.py  what ranks are told by way of their launcher, for pmi:// and session://
+pmi_client.py  PMI-1, as a rank speaks it
 multicast.py  finding the store by announcements
 beacon.py     the datagrams of these
 """
