@@ -29,6 +29,8 @@ class Place:
     """How often the job's ranks have been restarted: ranks of different restarts never meet."""
     store_is_hosted: bool = False
     """Whether somebody else (the runner) serves the store at `init_method`, so that rank 0 must not."""
+    names_come_late: bool = False
+    """Whether the host of `init_method` may have its name only after this process has started, as pods do."""
 
     @property
     def job_name(self) -> str:

@@ -35,6 +35,7 @@ def find(environ: Environ) -> Place | None:
         size=size,
         job=environ.get("AIOCOLL_JOB_ID", "").strip() or stem,
         init_method=(meeting_url(environ) or _first_pod(stem, domain)) if size > 1 else "",
+        names_come_late=True,
     )
 
 

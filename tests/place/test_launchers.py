@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from aiocoll.errors import UsageError
+import aiocoll
+from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.place import Place, detect, verdicts
 from aiocoll.place.hostlist import hosts
+from aiocoll.rendezvous.schemes import tcp
 
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 OPENMPI = {
@@ -152,6 +154,29 @@ def test_what_is_missing_is_named(environ: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         detect(environ)
     assert any(each.halved for each in verdicts(environ))
+
+
+async def test_the_first_pod_may_get_its_name_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def resolve(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
+        asked.append((host, port))
+        if len(asked) < 3:
+            raise RendezvousError(f"store: the host {host!r} cannot be resolved")
+        return [(2, ("192.0.2.1", port))]
+
+    monkeypatch.setattr(tcp, "resolve", resolve)
+    monkeypatch.setattr(tcp, "NAME_AGAIN_SECONDS", 0.001)
+    for name, value in POD.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="without a secret only loopback"):  # so it has got beyond the name
+        await aiocoll.connect()
+    assert asked == [("train-7-0.trainers", 29_500)] * 3
+    del asked[:]
+    with pytest.raises(RendezvousTimeoutError, match="rank 3 of 5 has waited 1e-06 s for that name: .*resolved"):
+        await aiocoll.connect(timeout=1e-6)
+    with pytest.raises(RendezvousError, match="cannot be resolved"):  # a name that was given is final
+        await aiocoll.connect("tcp://typo:29500")
 
 
 def test_the_doctor_says_why_a_batch_script_is_no_rank() -> None:

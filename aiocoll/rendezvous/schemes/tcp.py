@@ -24,6 +24,7 @@ from aiocoll.store.tcp import TCPStore
 
 FAILURE_STANDS_SECONDS = 2.0
 PORT_TAKEN_SECONDS = 3.0
+NAME_AGAIN_SECONDS = 0.5
 
 
 async def meet(request: Request) -> Meeting:
@@ -34,7 +35,7 @@ async def meet(request: Request) -> Meeting:
             f"init_method={url.text!r}: world_size is not set - it is required for tcp:// init methods: "
             f"give size=, ?world_size= or start the ranks with `aiocoll run`"
         )
-    addresses = [address for _, address in await resolve(url.host, url.port)]
+    addresses = await _addresses(request)
     if any(is_multicast(address[0]) for address in addresses):
         return await multicast.meet(request, addresses)
     if rank is None:
@@ -109,6 +110,24 @@ async def meet_at(
     if hosted is not None:
         meeting.at_leaving(release)
     return meeting
+
+
+async def _addresses(request: Request) -> list[tuple[Any, ...]]:
+    """Where the URL's host is; a name that may come late is asked for again until the deadline."""
+    while True:
+        try:
+            return [address for _, address in await resolve(request.url.host, request.url.port)]
+        except RendezvousError as error:
+            late = request.place.names_come_late and request.url.text == request.place.init_method
+            if not late:
+                raise
+            if request.seconds_left() <= 0:
+                raise RendezvousTimeoutError(
+                    f"{request.url.text}: rank {request.rank} of {request.size} has waited {request.timeout:g} s for "
+                    f"that name: {error}",
+                    missing=(0,),
+                ) from error
+        await asyncio.sleep(min(NAME_AGAIN_SECONDS, request.seconds_left()))
 
 
 async def _connect(request: Request, host: str, port: int, timeout: float) -> TCPStore:
