@@ -96,8 +96,9 @@ class Channel(Protocol):
         """Whether ``expose`` would copy nothing: the others (or ``to`` alone) read ``data`` where it lies, whole."""
 
     def expose(self, data: Data, meta: bytes = b"", to: int | None = None) -> Awaitable[None]:
-        """Sends the same message to every other member (or ``to`` alone), and may end only once they have read it.
-        Whoever folds must not be sent to in this way, since that would copy once more."""
+        """Sends the same message to every other member (or ``to`` alone), and may end only once they have read it:
+        data that are copied anyway, being short, or that this rank ``exposes``. Whoever folds must not be sent to in
+        this way, since that would copy once more."""
 
     def reach(self, data: Array, to: int | None = None) -> int:
         """Where all others (or ``to`` alone) can ``read`` what lies in ``data`` (contiguous); 0 if they cannot."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -60,33 +62,34 @@ NOT_ASKED = Answer(False, None, [], None, False, 0.0)
 async def ask(ch: Channel, what: str, nbytes: int, mine: Sequence[Array], dtype: np.dtype[Any], length: int) -> Answer:
     """Where everybody's data lie, in one round: ``mine[i]`` is what rank i may read of mine, and ``length`` the
     elements that I may read of each. How it is done rank 0 decides, by what has been quicker of late."""
-    said, heard = (np.zeros((ch.size, 3), np.int64) for _ in range(2))
     peers = patterns.around(ch.rank, ch.size)
-    lent = all(ch.lends(mine[peer]) for peer in peers)
-    for peer in peers:
-        said[peer, 1] = ch.reach(mine[peer], peer)
-        said[peer, 2] = ch.place(mine[peer], peer) if lent else -1
-    said[:, 0] = _READABLE * bool(np.all(said[list(peers), 1])) + _LENT * bool(np.all(said[list(peers), 2] >= 0))
+    places = [ch.place(mine[peer], peer) for peer in peers]
+    addresses = [ch.reach(mine[peer], peer) for peer in peers]
+    lent = min(places) >= 0
+    bits = (_READABLE if all(addresses) else 0) | (_LENT if lent else 0)
     record = ch.rivals(f"{what} lent" if lent else what, nbytes) if ch.rank == 0 else None
     if record is not None and record.second():
-        said[:, 0] += _WANTED
-    heard[ch.rank] = said[ch.rank]
+        bits |= _WANTED
+    said = np.array([(bits, *where) for where in zip(addresses, places, strict=True)])
+    heard = np.empty((ch.size, 3), np.int64)
+    heard[ch.rank] = bits, 0, -1
     if ch.size == 2:
-        await ch.exchange(peers[0], said[peers[0]], peers[0], heard[peers[0]])
+        await ch.exchange(peers[0], said[0], peers[0], heard[peers[0]])
     else:
-        sending = [ch.send(peer, said[peer]) for peer in peers]
+        sending = [ch.send(peer, words) for peer, words in zip(peers, said, strict=True)]
         await finish([ch.recv(peer, heard[peer]) for peer in peers])
         await finish(sending)
-    everybody, wanted = int(np.bitwise_and.reduce(heard[:, 0])), bool(heard[0, 0] & _WANTED)
-    second = bool(everybody & _READABLE) and wanted
+    answers = heard.tolist()
+    everybody = reduce(and_, [answer[0] for answer in answers], _READABLE | _LENT)
+    second = bool(everybody & _READABLE and answers[0][0] & _WANTED)
     views = None
     if everybody & _LENT and not second:
         views = [EMPTY.view(dtype)] * ch.size
         for peer in peers:
-            views[peer] = (await ch.lent(peer, int(heard[peer, 2]), length * dtype.itemsize)).view(dtype)
+            views[peer] = (await ch.lent(peer, answers[peer][2], length * dtype.itemsize)).view(dtype)
     if not everybody & _READABLE:
         record = None
-    return Answer(second or views is not None, views, heard[:, 1].tolist(), record, second, perf_counter())
+    return Answer(second or views is not None, views, [each[1] for each in answers], record, second, perf_counter())
 
 
 async def folded(ch: Channel, fold: Fold, mine: Array, out: Array, answer: Answer, base: int = 0) -> None:
@@ -96,24 +99,26 @@ async def folded(ch: Channel, fold: Fold, mine: Array, out: Array, answer: Answe
         return
     rank, size = ch.rank, ch.size
     length = fold.step if fold.narrow else max(STEP_BYTES // mine.itemsize, 1)
-    rooms = [ch.scratch(mine[:length]) for _ in range(size - 1 if fold.narrow else 2)]
+    copies = size - 1 if fold.narrow else min(size - 1, 2)
+    bare = answer.views is None or (size > 2 and not fold.narrow)
+    rooms = [ch.scratch(mine[:length]) for _ in range(copies if bare else 0)]
 
-    async def operand(source: int, start: int, room: Array) -> Array:
+    async def operand(source: int, start: int, place: int) -> Array:
         count = min(length, len(mine) - start)
         if answer.views is not None:
             return answer.views[source][base + start : base + start + count]
-        await ch.read(source, answer.addresses[source] + (base + start) * mine.itemsize, room[:count])
-        return room[:count]
+        room = rooms[place][:count]
+        await ch.read(source, answer.addresses[source] + (base + start) * mine.itemsize, room)
+        return room
 
     for start in range(0, len(mine), length):
         own, target = mine[start : start + length], out[start : start + length]
         if fold.narrow:
-            room = iter(rooms)
-            fold.piece([own if i == rank else await operand(i, start, next(room)) for i in range(size)], target)
+            fold.piece([own if i == rank else await operand(i, start, i - (i > rank)) for i in range(size)], target)
         else:
-            total = await operand(0, start, rooms[0]) if rank else own
+            total = await operand(0, start, 0) if rank else own
             for source in range(1, size):
-                term = own if source == rank else await operand(source, start, rooms[1])
+                term = own if source == rank else await operand(source, start, -1)
                 into = target if source >= rank else rooms[0][: len(own)]  # before my turn mine is still an operand
                 fold.op.fold(total, term, into)
                 total = into
@@ -155,7 +160,10 @@ async def leave(ch: Channel) -> None:
 
 async def all_here(ch: Channel) -> None:
     """Nobody goes on before everybody has come as far: among few ranks in one round rather than with few messages."""
-    await (barrier.full_mesh if 2 < ch.size <= _FEW else barrier.dissemination)(ch)
+    if ch.size == 2:
+        await ch.exchange(1 - ch.rank, EMPTY, 1 - ch.rank, EMPTY)
+    else:
+        await (barrier.full_mesh if ch.size <= _FEW else barrier.dissemination)(ch)
 
 
 async def settle(ch: Channel, read: Iterable[int], shown: Mapping[int, Array]) -> None:

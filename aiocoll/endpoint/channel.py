@@ -170,15 +170,16 @@ class Call:
         """The algorithm has ended, well or not."""
         if self._deadline and self.endpoint.stalls.told:
             self.endpoint.stalls.over(self, self.error)
-        if self.error is None and not self.borrowed and not self.sendings:
-            del self.scope.calls[self.number]
-            self.scope.over.put(self.number, self.description)
-            return
-        if self.error is None:
-            self.give_back()
-        self.borrowed.clear()
         if self.sendings and all(sending.done for sending in self.sendings):
             self.sendings.clear()
+        if self.error is None:
+            if self.borrowed:
+                self.give_back()
+            if not self.sendings:
+                del self.scope.calls[self.number]
+                self.scope.over.put(self.number, self.description)
+                return
+        self.borrowed.clear()
         self.scope.retire(self.number, self.description, failed=self.error is not None)
 
 

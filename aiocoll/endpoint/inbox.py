@@ -116,16 +116,14 @@ class Inbox:
         price = cost(meta, 0 if payload is None else len(payload))
         group, call, step = key
         link = self.endpoint.link(peer)
-        if not offered and self.unreceived[peer] + price <= self.bound:
-            self.unreceived[peer] += price
+        if not offered and self.count(peer, price):
             queued = link.submit(kind, group, call, step, meta, payload)
             if queued is None:
                 return None
             queued.sent = operation = ticket()
             operation.price = price
             return operation
-        operation = ticket()
-        data = EMPTY if payload is None else payload
+        operation, data = ticket(), EMPTY if payload is None else payload
         self.offers[(peer, kind, group, call, step)] = (operation, data)
         offer = frame.OFFER_DATA if kind == frame.DATA else frame.OFFER_MESSAGE
         link.submit(offer, group, call, step, _SIZE.pack(len(data)) + meta, None)
@@ -133,10 +131,11 @@ class Inbox:
 
     def count(self, peer: int, price: int) -> bool:
         """Counts what is about to be sent at once; False if the bound has no room for it."""
-        unreceived = self.unreceived[peer] + price
-        if unreceived > self.bound:
-            return False
-        self.unreceived[peer] = unreceived
+        if self.unreceived[peer] + price > self.bound:
+            self.credited(peer, 0 if (memory := self.endpoint.near[peer]) is None else memory.credit())
+            if self.unreceived[peer] + price > self.bound:
+                return False
+        self.unreceived[peer] += price
         return True
 
     def retract(self, operation: Outgoing) -> None:
@@ -341,7 +340,11 @@ class Inbox:
             self.owed[peer] = owed
         else:
             self.owed[peer] = 0
-            self.endpoint.link(peer).submit(frame.CREDIT, 0, owed, 0, b"", None)
+            memory = self.endpoint.near[peer]
+            if memory is not None:
+                memory.consumed(owed)
+            else:
+                self.endpoint.link(peer).submit(frame.CREDIT, 0, owed, 0, b"", None)
 
     # -- forgetting
 

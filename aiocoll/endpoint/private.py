@@ -54,8 +54,8 @@ class Private(Near):
         return not self.lends(data) and self._readable(data, to)
 
     def expose(self, data: Any, meta: bytes = b"", to: int | None = None) -> Awaitable[None]:
-        """Sends the same to every other member (or ``to`` alone), which reads it where it lies, if it can."""
-        if not self.exposes(data, to):
+        """Sends the same to every other member (or ``to`` alone): what is short, or what they read where it lies."""
+        if data.nbytes < PRIVATE_BYTES_MIN:
             return self.publish(data, meta) if to is None else self.send(to, data, meta)
         started = [self._expose(peer, data, meta) for peer in self._others(to)]
         waiting = [each for each in started if each is not None]
@@ -119,7 +119,7 @@ class Private(Near):
         near = self.call.endpoint.near
         links = [near[self.ranks[peer]] for peer in self._others(to)]
         theirs = all(link is not None and link.ready and link.outlane.private for link in links)
-        return theirs and (not data.nbytes or is_shown(data))
+        return theirs and (not data.nbytes or self.lends(data) or is_shown(data))
 
     def _others(self, to: int | None) -> Sequence[int]:
         return [peer for peer in range(self.size) if peer != self.rank] if to is None else (to,)
@@ -133,8 +133,7 @@ class Private(Near):
             return self.send_usual(peer, data, meta)
         step = call.sent.get(world, 0)
         stamp = self._stamp(step, data, meta, True)
-        whole = call.greeting + meta if step == 0 else meta
-        price = cost(whole, data.nbytes)
+        price = cost(self._whole(step, meta), data.nbytes) if stamp is None else stamp.price
         if not inbox.count(world, price):
             return self.send_usual(peer, data, meta)
         sending = Sending(call, world)
@@ -145,10 +144,14 @@ class Private(Near):
             or stamp.dtype is not data.dtype
             or not link.outlane.lend(stamp, call.number, data, address_of(data), sending, PRIVATE)
         ):
-            view = flat_bytes(data)
+            whole, view = self._whole(step, meta), flat_bytes(data)
             queued = link.outlane.send(frame.DATA, call.scope.id, call.number, step, whole, view, True)
             if queued is None:
                 return None
             queued.sent = sending
         call.sendings.append(sending)
         return sending
+
+    def _whole(self, step: int, meta: bytes) -> bytes:
+        """What goes before the data: the first frame to a peer says which call it is."""
+        return self.call.greeting + meta if step == 0 else meta

@@ -28,12 +28,14 @@ class Rivals:
     True
     """
 
-    __slots__ = ("_since", "_times", "_tries")
+    __slots__ = ("_quicker", "_since", "_times", "_tries")
 
     def __init__(self) -> None:
         self._times: tuple[deque[float], deque[float]] = deque(maxlen=_KEPT), deque(maxlen=_KEPT)
         self._tries = 2 * _KEPT
         """So many calls are left to try each way some times: the first ones of all are slow for other reasons."""
+        self._quicker: bool = False
+        """Whether that is the second way."""
         self._since = 0
         """Calls since the slower way had a chance."""
 
@@ -44,20 +46,18 @@ class Rivals:
         """Whether the second way is to be taken rather than the first."""
         if self._tries:
             return self._tries <= _KEPT
-        return self._quicker() != (self._since >= _TRIED_AGAIN)
+        return self._quicker != (self._since >= _TRIED_AGAIN)
 
     def took(self, second: bool, seconds: float) -> None:
         """So long it took, whoever had chosen."""
         times = self._times[second]
         if self._tries:
             self._tries -= 1
-        elif second == self._quicker():
+        elif second == self._quicker:
             self._since += 1
         else:
             times.clear()
             self._since = 0
         times.append(seconds)
-
-    def _quicker(self) -> bool:
-        first, second = self._times
-        return bool(second) and (not first or median(second) < median(first))
+        first, other = self._times
+        self._quicker = bool(other) and (not first or median(other) < median(first))

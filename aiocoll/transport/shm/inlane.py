@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import WireError
-from ...wire.frame import CREDIT, KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, Drain, FrameSink, Landing, pour
+from ...wire.frame import KIND_MAX, META_BYTES_MAX, PAYLOAD_BYTES_MAX, Drain, FrameSink, Landing, pour
 from .private import STEP_BYTES, Private, Span, Unreadable
 from .segment import ASLEEP, INLINE_AT, INLINE_BYTES, META_AT, META_BYTES, NO_BYTES, NO_WORDS
 from .slot import ARENA, LONG_META, MORE, NEWS, PIECE_MASK, PRIVATE, REVOKED, Lane
@@ -38,9 +38,9 @@ class Inlane(Lane):
     """A peer's lane to me."""
 
     __slots__ = (
-        "_arena", "_connection", "_geometry", "_heard", "_landing", "_long_meta", "_mask", "_memory", "_mine",
-        "_missing", "_news_word", "_peer", "_port", "_private", "_sink", "_taken_word", "_waits_word", "_where",
-        "_words", "bytes_received", "slots", "taken",
+        "_arena", "_connection", "_credit_word", "_credited", "_credited_word", "_geometry", "_heard", "_landing",
+        "_long_meta", "_mask", "_memory", "_mine", "_missing", "_news_word", "_peer", "_port", "_private", "_sink",
+        "_taken_word", "_waits_word", "_where", "_words", "bytes_received", "slots", "taken",
     )  # fmt: skip
 
     def __init__(self, port: ShmTransport, rank: int, peer: Peer, sink: FrameSink, mine: int, theirs: int) -> None:
@@ -67,6 +67,7 @@ class Inlane(Lane):
         else:
             self._mine[geometry.reads(theirs)] = 1
         self.bytes_received: int = 0
+        self._credit_word, self._credited_word, self._credited = geometry.credit(theirs), geometry.credit(mine), 0
 
     def __repr__(self) -> str:
         return f"<Inlane: {self.taken} slots taken, {self._missing} bytes of a frame missing>"
@@ -112,6 +113,16 @@ class Inlane(Lane):
                 return True
         return False
 
+    def consumed(self, nbytes: int) -> None:
+        """See ``ShmLink.consumed``."""
+        self._mine[self._credit_word] += nbytes
+
+    def credit(self) -> int:
+        """See ``ShmLink.credit``. A peer that says too much is sent more than it has a mind to keep, which is its own
+        affair."""
+        before, self._credited = self._credited, self._words[self._credited_word]
+        return self._credited - before
+
     # -- one frame in one slot: the quick way
 
     def fetch(self, stamp: Stamp, call: int, wait: bool, into: NDArray[Any] | None = None) -> NDArray[Any] | None:
@@ -121,13 +132,8 @@ class Inlane(Lane):
         words, word = self._words, self._where[taken & self._mask]
         if words[word] != taken + 1 and not (wait and self.wait()):
             return None
-        while words[word + 2] != stamp.sign or words[word + 1] != call:
-            if not self._take_credit(word):
-                return None
-            taken = self.taken
-            word = self._where[taken & self._mask]
-            if words[word] != taken + 1 and not (wait and self.wait()):
-                return None
+        if words[word + 2] != stamp.sign or words[word + 1] != call:
+            return None
         place, piece = words[word + 7], words[word + 6]
         if piece & (ARENA | PRIVATE):
             return self._lent(place, stamp) if piece & ARENA else self._copied(place, stamp, into)
@@ -144,16 +150,6 @@ class Inlane(Lane):
             return self._view(place, stamp.nbytes).view(stamp.dtype)
         except (WireError, OSError):
             return None
-
-    def _take_credit(self, word: int) -> bool:
-        """Takes a credit, which may come before what is meant; whether there was one."""
-        if self._words[word + 4] & 0xFF != CREDIT or self._missing or self._arena is not None:
-            return False
-        try:
-            self._slot(self.slots[self.taken & self._mask], word)
-        except WireError:
-            return False  # the usual way meets it again, and says so
-        return True
 
     @property
     def private(self) -> bool:

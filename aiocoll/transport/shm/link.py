@@ -60,6 +60,15 @@ class ShmLink:
             return None
         return self.outlane.send(kind, group, call, step, meta, payload)
 
+    def consumed(self, nbytes: int) -> None:
+        """So many bytes of the peer's data, as the bound counts them, need no memory here any more."""
+        if not self.ended:
+            self.inlane.consumed(nbytes)
+
+    def credit(self) -> int:
+        """How many bytes of this rank's data the peer has consumed since this was asked last."""
+        return 0 if self.ended else self.inlane.credit()
+
     @property
     def port(self) -> ShmTransport:
         """The transport that it belongs to."""

@@ -3,7 +3,7 @@
     head       magic, geometry, nonce; where the nonce lies in private memory of the owner's, too
     line 1     asleep: whether I have to be woken by my bell
     lines      one per local rank: how many slots of its lane I have taken; whether I wait until it takes more of mine;
-               whether I can read its private memory
+               how many news I posted; whether I can read its private memory; what I have consumed of its data
     lanes      one per local rank: slots for frames from me to it; short payloads lie in the slot
     cells      pieces of longer payloads, on their way to one or several ranks
 
@@ -32,7 +32,7 @@ from .order import OrderedWords
 WORD: Final = 8
 LINE_WORDS: Final = 16
 """Two cache lines of 64 bytes: neighbouring lines are fetched in pairs."""
-MAGIC: Final = 0x01_6D68_7363_6F69_61
+MAGIC: Final = 0x02_6D68_7363_6F69_61
 """Begins every segment; its first byte is the version of the layout."""
 NONCE_BYTES: Final = 16
 
@@ -102,6 +102,10 @@ class Geometry:
     def reads(self, local: int) -> int:
         """The word that says that this rank can read private memory of ``local``."""
         return (2 + local) * LINE_WORDS + 3
+
+    def credit(self, local: int) -> int:
+        """The word that counts what this rank has consumed of the data of ``local``, as the bound on them counts."""
+        return (2 + local) * LINE_WORDS + 4
 
     def slot(self, local: int, index: int) -> int:
         """Byte offset of a slot of the lane to ``local``."""
