@@ -104,8 +104,8 @@ class Channel(Protocol):
         """Where all others (or ``to`` alone) can ``read`` what lies in ``data`` (contiguous); 0 if they cannot."""
 
     def read(self, peer: int, address: int, into: Array) -> Awaitable[None]:
-        """Copies what lies at a peer's ``address``, at once. It counts only if the peer says later that it is still in
-        the call."""
+        """Copies what lies at a peer's ``address``; where others need the event loop, they get their turns. It counts
+        only if the peer says later that it is still in the call."""
 
     def place(self, data: Array, to: int) -> int:
         """Where ``to`` finds ``data`` (contiguous) in shared memory; -1 if it does not lie there."""

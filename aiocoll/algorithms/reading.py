@@ -125,14 +125,6 @@ async def folded(ch: Channel, fold: Fold, mine: Array, out: Array, answer: Answe
         await ch.breathe()
 
 
-async def copied(ch: Channel, peer: int, address: int, into: Array) -> None:
-    """Fills ``into`` with what lies there."""
-    length = max(2 * STEP_BYTES // into.itemsize, 1)
-    for start in range(0, len(into), length):
-        await ch.read(peer, address + start * into.itemsize, into[start : start + length])
-        await ch.breathe()
-
-
 async def by_owners(ch: Channel, fold: Fold, x: Array, answer: Answer, root: int | None) -> None:
     """Each rank folds its share of ``x`` in place, and ``root``, or everybody, reads the results."""
     at = patterns.offsets(patterns.even(len(x), ch.size))
@@ -144,7 +136,7 @@ async def by_owners(ch: Channel, fold: Fold, x: Array, answer: Answer, root: int
         if answer.views is not None:
             await pace.copy(ch, answer.views[peer][at[peer] : at[peer + 1]], shares[peer])
         else:
-            await copied(ch, peer, answer.addresses[peer] + at[peer] * x.itemsize, shares[peer])
+            await ch.read(peer, answer.addresses[peer] + at[peer] * x.itemsize, shares[peer])
     await leave(ch)
     for peer in peers:
         sent = shares[peer].nbytes + (mine.nbytes if root is None or peer == root else 0)

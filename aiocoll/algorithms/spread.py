@@ -94,7 +94,7 @@ class Coming:
     async def _rest(self, peer: int, first: Array, data: Array) -> None:
         """What did not come with its head: it lies at an address, or follows."""
         if len(first):
-            await reading.copied(self._ch, peer, int(first.view(np.int64)[0]), data)
+            await self._ch.read(peer, int(first.view(np.int64)[0]), data)
             self.read.append(peer)
         else:
             self.in_blocks[peer] = data

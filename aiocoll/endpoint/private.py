@@ -27,6 +27,10 @@ PRIVATE_BYTES_MIN: Final = 1 << 20
 """Shorter payloads are copied twice: in the caches that is quicker than what the kernel does for each page."""
 PRIVATE_BYTES_MAX: Final = 16 << 20
 """Longer ones go in blocks, since they count against the bound on unreceived bytes."""
+LOOP_READ_BYTES: Final = 1 << 20
+"""What is read in one go while others need the loop: some tenths of a millisecond."""
+BLOCKING_READ_BYTES: Final = 16 << 20
+"""The same while a blocked caller is all there is: some milliseconds."""
 _NEVER: Final = (1 << 32) - 1
 """The step of a receive for which nobody sends anything."""
 _RIVALS_MAX: Final = 256
@@ -39,6 +43,10 @@ class Private(Near):
 
     def send(self, peer: int, data: Any, meta: bytes = b"") -> Awaitable[None]:
         """Sends ``data`` in any way."""
+        raise NotImplementedError
+
+    async def breathe(self) -> None:
+        """Gives the event loop a turn, where anybody needs it."""
         raise NotImplementedError
 
     def publish(self, data: Any, meta: bytes = b"") -> Awaitable[None]:
@@ -66,11 +74,24 @@ class Private(Near):
         return address_of(data) if self._readable(data, to) else 0
 
     def read(self, peer: int, address: int, into: NDArray[Any]) -> Awaitable[None]:
-        """Copies what lies at a peer's ``address``, at once.
+        """Copies what lies at a peer's ``address``, as long as it may be.
 
         It may be anything if the peer has left the call meanwhile. Where nothing is to be had, the peer's end, or that
         of its call, is about to be heard: that is waited for.
         """
+        at_once = BLOCKING_READ_BYTES if self.call.endpoint.inline else LOOP_READ_BYTES
+        if into.nbytes <= at_once:
+            return self._read(peer, address, into)
+        return self._read_on(peer, address, into, at_once)
+
+    async def _read_on(self, peer: int, address: int, into: NDArray[Any], at_once: int) -> None:
+        """The same in pieces."""
+        length = max(at_once // into.itemsize, 1)
+        for start in range(0, len(into), length):
+            await self._read(peer, address + start * into.itemsize, into[start : start + length])
+            await self.breathe()
+
+    def _read(self, peer: int, address: int, into: NDArray[Any]) -> Awaitable[None]:
         call, world = self.call, self.ranks[peer]
         if call.error is not None:
             raise call.error
