@@ -35,6 +35,7 @@ SETTLE_S: Final = 0.3
 """So long ranks whose cell has failed let the others finish theirs; then nobody waits for them any more."""
 PATIENCE_S: Final = 5.0
 """After an interrupt, until the ranks that do not react are named."""
+START_S: Final = 10.0
 LEAVE_S: Final = 2.0
 GRACE_S: Final = 1.0
 _CHUNKS_MAX: Final = 256  # of output that no cell has shown yet; then the ranks' pipes fill up
@@ -63,7 +64,7 @@ class Crew:
         env = base_environment(environ, {}, n)
         if env.get("MPLBACKEND", "").startswith("module://"):
             env["MPLBACKEND"] = "Agg"  # the notebook's draws into the notebook, and only from there
-        self._orders, self._watched = Orders(), threading.Event()
+        self._orders, self._watched, self._started = Orders(), threading.Event(), threading.Event()
         recipe = Recipe([*python_command(), "-c", _START], env, piped=True, orders=self._orders)
         sinks = (_Sink(self, "stdout"), _Sink(self, "stderr"))
         self._console = Console(*sinks, prefixed=True, shown=lambda rank: rank in self._shown, environ=env)
@@ -73,7 +74,7 @@ class Crew:
             self._console.close()
             raise
         options = Options(command=("ranks",), ranks=n, grace=GRACE_S, stdin=None)
-        self._supervisor = _Supervisor(options, recipe, self._console, self._heard, self._watched.set)
+        self._supervisor = _Supervisor(options, recipe, self._console, self._heard, self._has_begun)
         self._thread = threading.Thread(target=self._watch, args=(first,), name="aiocoll ranks", daemon=True)
         self._thread.start()
         self._watched.wait()
@@ -84,7 +85,8 @@ class Crew:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The ranks' processes."""
+        """The ranks' processes; waits until those have been started that are about to be."""
+        self._started.wait(START_S)
         attempt = self._supervisor.attempt
         return dict(attempt.pids) if attempt is not None and self.over is None else {}
 
@@ -187,8 +189,13 @@ class Crew:
         finally:
             first.close()
             self._watched.set()
+            self._started.set()
         self._console.close()
         self.over = [] if self._closing else words
+
+    def _has_begun(self, attempt: Attempt) -> None:
+        attempt.on_start = lambda: self._started.set() if len(attempt.pids) == self.size else None
+        self._watched.set()
 
     def _heard(self, attempt: Attempt) -> None:
         for rank, data in attempt.results.items():
@@ -322,7 +329,7 @@ class _Supervisor(Supervisor):
         recipe: Recipe,
         console: Console,
         heard: Callable[[Attempt], None],
-        begun: Callable[[], None],
+        begun: Callable[[Attempt], None],
     ) -> None:
         super().__init__(options, recipe, console)
         self._heard, self._begun = heard, begun
@@ -330,5 +337,5 @@ class _Supervisor(Supervisor):
     def new_attempt(self, started: Started, claim: Claim) -> Attempt:
         attempt = super().new_attempt(started, claim)
         attempt.on_change = partial(self._heard, attempt)
-        self._begun()
+        self._begun(attempt)
         return attempt

@@ -88,6 +88,7 @@ class Attempt:
         self.on_ending: Callable[[], None] = lambda: None
         """Called when a rank has failed or the job was stopped, before the other ranks are ended."""
         self.on_change: Callable[[], None] = lambda: None
+        self.on_start: Callable[[], None] = lambda: None
         """Called when a rank has ended, been replaced, handed something back, or said something of itself."""
         self.replacements: Replacements | None = None
         self.logs: dict[tuple[int, str], IO[bytes]] = dict(logs or {})
@@ -240,6 +241,7 @@ class Attempt:
         number = self._numbers.get(rank, 0)
         self.verdict.started_as(rank, number, pid)
         self.console.event("start", rank=rank, pid=pid, host=self.host, replacement=number)
+        self.on_start()
 
     def on_word(self, rank: int, word: str) -> None:
         if self.replacements is not None:

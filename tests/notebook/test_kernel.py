@@ -96,6 +96,7 @@ def double(y): return 2 * y""",
     "dies again": "%%ranks\nimport os\nif rank == 2: os._exit(7)\ngroup.barrier()",
     "as many": "%%ranks\ngroup.barrier()\n'os' in globals(), size, *group.statistics()['bytes_sent']",
     "restart": "%ranks restart -n 2",
+    "status at once": "%ranks",
     "late at the start": "%%ranks --timeout 0.1\nimport time\nbegun = True\ntime.sleep(50)",
     "not ended by that": "%%ranks\n'begun' in globals(), size, int(group.all_reduce(1))",
     "new again": "%%ranks\nimport os\nsize, os.getpid()",
@@ -257,6 +258,7 @@ def test_the_line_magic(notebook: Notebook) -> None:
     assert notebook["status"]["stdout"].startswith("2 ranks, ")
     pids = [int(pid) for pid in re.findall(r"\d: (\d+)", notebook["status"]["stdout"])]
     assert len(pids) == 2 and gone(pids)
+    assert re.search(r": 0: \d+, 1: \d+$", notebook["status at once"]["stdout"])
     assert notebook["restart"]["stdout"] == "2 new ranks\n" and notebook["stop"]["stdout"] == "2 ranks have ended\n"
     assert gone([int(value.strip("()").split(", ")[1]) for value in values(notebook["new again"])])
 

@@ -28,6 +28,23 @@ def test_a_command_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> No
     assert "'dance'\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("module", ["aiocoll.cli", "aiocoll.runner.options", "aiocoll.runner.supervise"])
+def test_ctrl_c_while_it_is_still_being_imported_ends_it_quietly(module: str) -> None:
+    program = f"""
+import signal, sys
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["aiocoll", "run", "-n", "1", "--", sys.executable, "-c", "import time; time.sleep(60)"]
+from aiocoll.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (130, False), done.stderr
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
