@@ -6,6 +6,7 @@ The rule: what can be refused without a socket is refused before one is opened.
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata  # noqa: F401  detect() needs it, and is not to be held up by it inside a loop that others share
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -13,6 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from ..algorithms import registry
 from ..config import Settings
 from ..errors import UsageError
 from ..group import Group
@@ -30,6 +32,7 @@ from .newcomer import enter
 from .opening import Ear, Opened, Wanted
 
 _log = logging.getLogger("aiocoll.world")
+registry()  # reads the algorithms' files: 20 ms, which the first call would hold up its loop for
 
 
 class Connecting:

@@ -1,7 +1,9 @@
-"""run(main): what it says to those who give it something else than an async function of a group."""
+"""run(main) and connect() as a program begins: what they say to those who give them something else, and what they load."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -51,3 +53,18 @@ def test_what_is_neither_true_nor_false_is_refused(wrong: Any) -> None:
 def test_what_is_no_function(given: Any) -> None:
     with pytest.raises(UsageError, match="takes an async function of a group, not"):
         aiocoll.run(given, uvloop=False)
+
+
+def test_the_first_connect_loads_nothing_large_while_its_loop_waits() -> None:
+    program = """
+import asyncio, sys
+from aiocoll import connect
+async def main():
+    before = set(sys.modules)
+    async with connect(rank=0, size=1) as group:
+        assert await group.all_reduce(7) == 7
+    print(*sorted(set(sys.modules) - before))
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert not [name for name in done.stdout.split() if name.startswith(("aiocoll.algorithms", "importlib.", "numpy"))]
