@@ -1,4 +1,4 @@
-"""run(main) and connect() as a program begins: what they say to those who give them something else, and what they load."""
+"""run(main) and connect() as a program begins: what is refused, and what is loaded when."""
 
 from __future__ import annotations
 
