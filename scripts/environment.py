@@ -71,8 +71,9 @@ def _pip(python: Path, what: list[str]) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's variables without those that would lead a child into another Python environment."""
-    misleading = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+    """This process's variables without those that would lead a child into another Python environment, or make each of
+    the many that are started compile the package anew."""
+    misleading = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if name not in misleading}
 
 

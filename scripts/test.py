@@ -1,25 +1,31 @@
 """Sets up aiocoll in this checkout and runs all its checks: python3 scripts/test.py [--quick] [--coverage] [ARGUMENTS]
 
-ARGUMENTS go to pytest. Without any, tests that mostly compute run beside those that also wait; their output follows.
+ARGUMENTS go to pytest. Without any, the tests run in several processes side by side, each with some folders of tests.
 The rule: lint, types and the import contract are tests too, so pytest's exit status is the script's and pytest's
-summary is the last line.
+summary, that of all processes together, is the last line.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import subprocess
 import sys
-import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from environment import ROOT, clean_environment, prepare, say
 
-BESIDE = (
-    "algorithms", "architecture", "buffers", "compat", "docs", "mpi", "observe", "ops", "patterns", "sim", "testing",
-    "tuning", "typing", "wire",
+JOBS = (
+    "sim", "group", "runner notebook", "transport endpoint", "algorithms", "examples docs", "testing distributed",
+    "compat mpi scripts bench", "architecture typing",
 )  # fmt: skip
-"""The half of the tests that mostly computes: nothing that it does is in the others' way, and it takes as long."""
+"""Folders that one process tests, those that take longest first; all others are one more job."""
+AT_ONCE = (os.cpu_count() or 1) + 1
+"""Processes: one more than there are processors, since many tests wait."""
 
 
 def main() -> int:
@@ -41,23 +47,46 @@ def _python(python: Path, *module: str) -> int:
 
 
 def _side_by_side(python: Path, arguments: list[str]) -> int:
-    """All tests, in two processes at a time; the output of the second one follows that of the first."""
-    folders = sorted(each.name for each in (ROOT / "tests").iterdir() if each.is_dir() and each.name != "__pycache__")
-    computing = [f"tests/{name}" for name in folders if name in BESIDE]
-    others = [f"tests/{name}" for name in folders if name not in BESIDE]
-    command = [str(python), "-m", "pytest", *arguments, "-p", "no:cacheprovider", *computing]
-    with tempfile.TemporaryFile("w+") as said:
-        with subprocess.Popen(command, cwd=ROOT, env=clean_environment(), stdout=said, stderr=said) as beside:
-            try:
-                first = _python(python, "pytest", *arguments, *others)
-                second = beside.wait()
-            except BaseException:
-                beside.terminate()
-                raise
-        said.seek(0)
-        say("and beside it " + " ".join(computing))
-        print(said.read(), end="", flush=True)
-    return first or second
+    """All tests, some jobs at a time; the output of each is shown when it has ended."""
+    folders = {each.name for each in (ROOT / "tests").iterdir() if each.is_dir() and each.name != "__pycache__"}
+    jobs = [job.split() for job in JOBS]
+    jobs.append(sorted(folders.difference(*jobs)))
+    began, running, said, worst = time.monotonic(), list[subprocess.Popen[str]](), Counter[str](), 0
+
+    def run(job: list[str]) -> tuple[int, str]:
+        command = [str(python), "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
+        command += [f"tests/{each}" for each in job]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            running.append(process)
+            output, _ = process.communicate()
+        return process.returncode, output
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        waiting = {pool.submit(run, job): job for job in jobs}
+        try:
+            for done in as_completed(waiting):
+                status, output = done.result()
+                say("tests of " + " ".join(waiting[done]))
+                print(output, end="", flush=True)
+                said.update(_counts(output))
+                worst = worst or abs(status)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()
+            raise
+    ended = f" (exit status {worst})" if worst else ""
+    counts = ", ".join(f"{number} {what}" for what, number in said.items())
+    print(f"== {counts} in {time.monotonic() - began:.2f}s{ended} ==", flush=True)
+    return worst
+
+
+def _counts(output: str) -> dict[str, int]:
+    """What a summary says: how many have passed, failed, …"""
+    summary, _, _ = output.rstrip().rpartition("\n")[2].partition(" in ")
+    return {what: int(number) for number, what in re.findall(r"(\d+) ([a-z]+)", summary)}
 
 
 def _measured(python: Path, arguments: list[str]) -> int:

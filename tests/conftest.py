@@ -7,6 +7,7 @@ something says why with ``@pytest.mark.leaks("reason")``.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Generator
@@ -41,6 +42,12 @@ def pytest_configure() -> None:
     for name in list(os.environ):
         if name in _PLACE_VARIABLES or name.startswith(_PLACE_PREFIXES):
             del os.environ[name]
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stand in memory until the end; whoever looks for garbage meanwhile need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 # ---------------------------------------------------------------------------------------------- leaks

@@ -106,6 +106,13 @@ class SimLoop(asyncio.SelectorEventLoop):
             future.set_exception(error)
         return future
 
+    def close(self) -> None:
+        """Forgets whom it served, too: what is left refers to nothing but itself."""
+        super().close()
+        self.on_deadlock = None
+        self.before_step.clear()
+        self._timers.clear()
+
     def _write_to_self(self) -> None:
         """There is no other thread to be woken by."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ..config import Settings
 from ..endpoint import Endpoint, Member
+from ..endpoint.scope import Scope
 from ..errors import DeadlockError, UsageError
 from ..group import Group
 from ..group.ownership import Connection, Lineage
@@ -122,6 +123,7 @@ class Simulation:
             self._trouble.at_crash = self._job.power_cut
         self._ranks: Ranks | None = None
         self._groups: list[Group] = []
+        self._scopes: list[Scope] = []
 
     def __repr__(self) -> str:
         return f"<Simulation of {self.size} ranks, seed {self.seed}, t={self.now:g} s, {self.steps} steps>"
@@ -162,6 +164,9 @@ class Simulation:
     def dissolve(self) -> None:
         """Cuts what refers to itself in circles, so that nothing of a run that is over waits for the collector: for
         those who make very many."""
+        for scope in self._scopes:
+            scope.mailbox.scope = None
+        self._scopes.clear()
         for endpoint in self.endpoints.values():
             endpoint.close()
             transport = endpoint.transport
@@ -172,6 +177,7 @@ class Simulation:
             endpoint.closed = True
         self.endpoints.clear()
         self._fabric.switches.clear()
+        self._fabric.delay = self._world.delay = None
         if self._ranks is not None:
             self._ranks.tasks.clear()
 
@@ -223,6 +229,7 @@ class Simulation:
         endpoint = self.endpoints[rank] = Endpoint(rank, members, loop, transport, self.settings)
         endpoint.flight.clock = loop.time
         scope = endpoint.enter(_WORLD, tuple(range(self.size)), "world")
+        self._scopes.append(scope)
 
         async def shut() -> None:
             endpoint.failure.closing()

@@ -18,7 +18,7 @@ def test_an_example_is_read_in_a_minute(example: Path) -> None:
     assert len(example.read_text().splitlines()) < 80
 
 
-@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3])
 def test_kmeans_finds_the_spots(job: Job, ranks: int) -> None:
     said = job(ranks, "kmeans.py", "--points", "5000").stdout
     assert f"{5000 * ranks:,} points in a world of {ranks}" in said
@@ -60,7 +60,7 @@ def test_the_heat_is_the_same_on_any_number_of_ranks(job: Job, installed: Instal
         assert np.array_equal(pixels(files[ranks]), picture)
 
 
-@pytest.mark.parametrize("ranks", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_sorting_deals_out_equal_parts(job: Job, ranks: int) -> None:
     said = job(ranks, "sample_sort.py", "--count", "50000").stdout
     found = re.fullmatch(r"(?:\[r0\] )?([\d,]+) numbers sorted; parts of (.*)\n", said)
@@ -70,7 +70,7 @@ def test_sorting_deals_out_equal_parts(job: Job, ranks: int) -> None:
     assert max(parts) < 1.1 * sum(parts) / ranks
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3])
 def test_averaged_parameters_come_to_the_truth(job: Job, ranks: int) -> None:
     said = job(ranks, "parameter_averaging.py").stdout
     apart = [float(each) for each in re.findall(r"were ([\d.]+) apart", said)]

@@ -33,13 +33,12 @@ def test_four_ranks_learn_and_agree_with_one(job: Job) -> None:
 @pytest.mark.slow
 def test_separate_jobs_of_different_size_end_with_the_same_weights(job: Job, tmp_path: Path) -> None:
     weights = {}
-    for ranks in (0, 1, 3, 4):  # 0: without a runner, a world of one
+    for ranks in (0, 3):  # 0: without a runner, a world of one; four are compared above
         file = tmp_path / f"weights{ranks}.npy"
         job(ranks, EXAMPLE, "--epochs", "15", "--save", str(file))
         weights[ranks] = np.load(file)
     assert np.abs(weights[0]).max() > 0.1
-    for ranks in (1, 3, 4):
-        np.testing.assert_allclose(weights[ranks], weights[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(weights[3], weights[0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -220,7 +220,7 @@ def _still_poisoned(out: Array) -> bool:
 def collecting_now_and_then() -> Iterator[Callable[[], None]]:
     """Within it nothing looks for garbage but the function that it gives, to be called after each of many short runs:
     to look all the time, and at all that stays, takes longer than the runs."""
-    was, count = gc.isenabled(), 0
+    was, frozen, count = gc.isenabled(), gc.get_freeze_count() > 0, 0
 
     def tidy() -> None:
         nonlocal count
@@ -239,6 +239,8 @@ def collecting_now_and_then() -> Iterator[Callable[[], None]]:
         if was:
             gc.enable()
         gc.collect()
+        if frozen:  # what the caller does not want looked at
+            gc.freeze()
 
 
 __all__ = ["Profile", "collecting_now_and_then", "play", "profile", "programs"]
