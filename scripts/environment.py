@@ -53,6 +53,7 @@ def _complete(folder: str, what: str, install: list[str], facts: list[str]) -> P
         _create(home)
     say(f"installing {what} (a minute or two, once)")
     _pip(python, install)
+    _compile(python, home / "lib")
     kept = stamp.read_text().split() if stamp.exists() else []
     stamp.write_text("\n".join([*kept, wanted]) + "\n")
     return python
@@ -64,10 +65,17 @@ def _pip(python: Path, what: list[str]) -> None:
         command = [str(python), "-m", "pip"]
     else:  # an environment that was made without pip: this Python's own pip installs into it
         command = [sys.executable, "-m", "pip", "--python", str(python)]
-    command += ["install", "--quiet", "--disable-pip-version-check", *what]
+    command += ["install", "--quiet", "--disable-pip-version-check", "--no-compile", *what]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise SetupError(f"{done.stdout}\npip could not install {' '.join(what)} (exit status {done.returncode}).")
+
+
+def _compile(python: Path, folder: Path) -> None:
+    """What pip would do itself, on one processor: the bytecode of all that is installed. Some packages bring files that
+    are no Python of today; nobody imports those."""
+    command = [str(python), "-m", "compileall", "-q", "-j", "0", str(folder)]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def clean_environment() -> dict[str, str]:
