@@ -16,8 +16,6 @@ SCRIPT = HERE / "check_documented_api.py"
     ("size", "backend"),
     [
         (2, "tcp"),
-        pytest.param(3, "tcp", marks=pytest.mark.slow),
-        pytest.param(4, "tcp", marks=pytest.mark.slow),
         pytest.param(5, "tcp", marks=pytest.mark.slow),
         pytest.param(3, "shm", marks=pytest.mark.slow),
         pytest.param(3, "auto", marks=pytest.mark.slow),

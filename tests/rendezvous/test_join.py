@@ -82,9 +82,10 @@ async def test_ranks_are_given_by_arrival(store: MemoryStore) -> None:
 
 @pytest.mark.slow
 async def test_a_big_world(store: MemoryStore) -> None:
-    meetings = await meet(store, [None] * 600, 600)
-    assert sorted(meeting.rank for meeting in meetings) == list(range(600))
-    assert all(len(meeting.members) == 600 for meeting in meetings)
+    size = 300
+    meetings = await meet(store, [None] * size, size)
+    assert sorted(meeting.rank for meeting in meetings) == list(range(size))
+    assert all(len(meeting.members) == size for meeting in meetings)
     await leave(meetings)
     assert await store.list() == ["aiocoll/world/current"]
 
