@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -214,6 +216,19 @@ def test_a_simulation_runs_once() -> None:
     simulation.run(lambda group: group.barrier())
     with pytest.raises(errors.UsageError, match="once"):
         simulation.run(lambda group: group.barrier())
+
+
+def test_what_is_left_of_a_dissolved_simulation_waits_for_no_collector() -> None:
+    gc.disable()
+    try:
+        simulation = Simulation(4, latency=1e-3)
+        simulation.run(one_of_each)
+        left = [weakref.ref(each) for each in (simulation, *simulation.endpoints.values())]
+        simulation.dissolve()
+        del simulation
+        assert [each() for each in left] == [None] * 5
+    finally:
+        gc.enable()
 
 
 def test_calls_matched_by_name_meet_whatever_the_order() -> None:
