@@ -125,7 +125,7 @@ async def _addresses(request: Request) -> list[tuple[Any, ...]]:
                 raise RendezvousTimeoutError(
                     f"{request.url.text}: rank {request.rank} of {request.size} has waited {request.timeout:g} s for "
                     f"that name: {error}",
-                    missing=(0,),
+                    missing=(0,) if request.rank else (),
                 ) from error
         await asyncio.sleep(min(NAME_AGAIN_SECONDS, request.seconds_left()))
 
