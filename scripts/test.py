@@ -20,7 +20,7 @@ from pathlib import Path
 from environment import ROOT, clean_environment, prepare, say
 
 JOBS = (
-    "sim", "group", "runner notebook", "transport endpoint", "algorithms", "examples docs", "testing distributed",
+    "sim", "transport endpoint", "algorithms", "group", "runner notebook", "examples docs", "testing distributed",
     "compat mpi scripts bench", "architecture typing",
 )  # fmt: skip
 """Folders that one process tests, those that take longest first; all others are one more job."""

@@ -1,4 +1,4 @@
-"""The part of the matrix of failures that runs beside the tests that wait; see `tests/sim/test_failures_matrix.py`."""
+"""The part of the matrix of failures that another process plays; see `tests/sim/test_failures_matrix.py`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The shards into which the tests cut the matrix of failures: some run beside the tests that only compute, some beside
-those that also wait.
+"""The shards into which the tests cut the matrix of failures, so that two processes of `scripts/test.py` share them.
 
 The rule: what is wrong is shown with the command that replays it.
 """
@@ -11,7 +10,7 @@ from aiocoll.testing.matrix import Case, Cell, cells, collecting_now_and_then, p
 SHARDS = 20
 CASES = 5_010
 """In each shard: more than 100,000 in all."""
-HERE, ELSEWHERE = range(17), range(17, SHARDS)
+HERE, ELSEWHERE = range(14), range(14, SHARDS)
 
 
 _GROWN_SIZE_MAX = 6
