@@ -24,8 +24,9 @@ JOBS = (
     "compat mpi scripts bench", "architecture typing",
 )  # fmt: skip
 """Folders that one process tests, those that take longest first; all others are one more job."""
-AT_ONCE = (os.cpu_count() or 1) + 1
-"""Processes: one more than there are processors, since many tests wait."""
+AT_ONCE = min(len(os.sched_getaffinity(0)) + 1, 4)
+"""Processes: one more than there are processors, since many tests wait; few, since a container may have less of the
+machine than it sees."""
 
 
 def main() -> int:
