@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import aiocoll
+from aiocoll.distributed.environment import placed_by_launcher
 from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.place import Place, detect, verdicts
 from aiocoll.place.hostlist import hosts
@@ -184,6 +185,12 @@ def test_the_doctor_says_why_a_batch_script_is_no_rank() -> None:
     assert said == (
         "in a job, but no task of a step (SLURM_STEP_ID, SLURM_STEP_NUM_TASKS not set): start the ranks with srun"
     )
+
+
+def test_the_documented_api_hears_launchers_that_set_none_of_its_variables() -> None:
+    assert all(placed_by_launcher(each) for each in (HYDRA, OPENMPI, STEP, POD, without(HYDRA, "PMI_FD")))
+    assert not any(placed_by_launcher(each | {"RANK": "0"}) for each in (HYDRA, OPENMPI, STEP, POD))
+    assert not any(placed_by_launcher(each) for each in ({}, JOB, {"AIOCOLL_RANK": "0", "AIOCOLL_WORLD_SIZE": "1"}))
 
 
 def test_steps_that_run_side_by_side_meet_apart() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from aiocoll.rendezvous import pmi_client
 from aiocoll.rendezvous.introduction import Introduction
 from aiocoll.rendezvous.pmi_client import PmiClient
 from aiocoll.rendezvous.schemes import pmi
+from tests.ports import free_url
 
 from .pmi_server import PmiServer
 
@@ -105,7 +107,7 @@ class Rank:
         self.process, self.at_exit = pmi._Process(), list[Any]()
         self.number = os.dup(server.theirs[0].fileno())
         monkeypatch.setattr(pmi, "_process", self.process)
-        monkeypatch.setattr(pmi.atexit, "register", lambda *call: self.at_exit.append(call))
+        monkeypatch.setattr(atexit, "register", lambda *call: self.at_exit.append(call))
         for name, value in (("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PMI_FD", str(self.number))):
             monkeypatch.setenv(name, value)
 
@@ -184,6 +186,15 @@ async def test_rank_and_size_are_the_launchers(monkeypatch: pytest.MonkeyPatch) 
         rank.exit()
 
 
+async def test_a_process_that_a_rank_started_may_be_told_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(UsageError, match="PMI_FD is not set"):
+        await aiocoll.connect()
+    async with aiocoll.connect(free_url(), rank=0, size=1) as group:
+        assert (group.rank, group.size) == (0, 1)
+
+
 def test_a_descriptor_that_is_not_the_launchers(tmp_path: Path) -> None:
     with open(tmp_path / "log", "w") as file:
         with pytest.raises(UsageError, match=rf"PMI_FD={file.fileno()} is no socket: .*a process that a rank starts"):
@@ -196,7 +207,7 @@ def test_a_descriptor_that_is_not_the_launchers(tmp_path: Path) -> None:
 async def test_a_forked_child_has_no_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with PmiServer(2) as server:
         rank = Rank(monkeypatch, server)
-        rank.process._found, rank.process._pid = pmi.Future(), os.getppid()
+        rank.process._found, rank.process._pid = Future(), os.getppid()
         with pytest.raises(UsageError, match=rf"child of the rank \(pid {os.getppid()}\)"):
             await aiocoll.connect()
         rank.exit()
