@@ -119,7 +119,7 @@ def _file(url: str, timeout: timedelta = _TIMEOUT, **kwargs: Any) -> Iterator[Fo
 
 def _env(url: str, timeout: timedelta = _TIMEOUT, **kwargs: Any) -> Iterator[Found]:
     size, rank = from_environment(None, None, parse(url))
-    place, said = detect(), read()
+    place, said = detect(told=True), read()
     hosted = place.store_is_hosted and not said.moved
     where = parse(place.init_method) if hosted else parse(tcp_url(said.host or "127.0.0.1", said.port))
     if where.scheme == "file":

@@ -285,3 +285,12 @@ def test_a_program_may_end_with_a_store_open() -> None:
     """
     assert spawn(2, body) == ["1", "0"]
     assert "AIOCOLL_SECRET" not in os.environ
+
+
+def test_a_store_that_is_told_its_place_asks_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "1")  # as a child of a rank of mpiexec inherits it, without the descriptor
+    monkeypatch.setenv("PMI_SIZE", "4")
+    store = dist.TCPStore("127.0.0.1", 0, 1, True)
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+    del store

@@ -62,7 +62,7 @@ class TCPStore(Opened):
         if size is not None and size < 1 and size != -1:
             raise RuntimeUsageError(f"TCPStore: world_size={size}: at least the master is there; None for any number")
         self._seconds = wait_seconds(timeout, "TCPStore")
-        place = detect()
+        place = detect(told=True)
         self._host, self._secret, self._job = host_name, place.secret, place.job_name
         descriptor = None if master_listen_fd is None else integer(master_listen_fd, "TCPStore", "master_listen_fd")
         hosted = None
