@@ -87,8 +87,9 @@ class Attempt:
         self.host: str = socket.gethostname()
         self.on_ending: Callable[[], None] = lambda: None
         """Called when a rank has failed or the job was stopped, before the other ranks are ended."""
-        self.on_change: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
+        """Called when a rank has been started."""
+        self.on_change: Callable[[], None] = lambda: None
         """Called when a rank has ended, been replaced, handed something back, or said something of itself."""
         self.replacements: Replacements | None = None
         self.logs: dict[tuple[int, str], IO[bytes]] = dict(logs or {})

@@ -16,6 +16,7 @@ import pytest
 
 import aiocoll.distributed as dist
 from aiocoll.distributed import carriers, constants
+from aiocoll.distributed.carriers import process_groups
 from aiocoll.distributed.carriers.process_groups import TorchLibrary
 from aiocoll.errors import UsageError
 from tests.distributed.processes import ROOT, heard
@@ -187,6 +188,23 @@ def test_gloo_listens_for_other_hosts_only_where_the_job_has_a_secret(monkeypatc
     host, port = real(known, ["localhost", "there"]).split()
     assert host == "localhost" and int(port) > 0
     known.close()
+
+
+def test_gloo_counts_on_a_secret_of_pmi_where_its_ranks_meet_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_groups, "TorchLibrary", lambda name, secret: secret)
+    monkeypatch.setattr(carriers, "missing", lambda name: "")
+    monkeypatch.setattr(carriers, "_carried", lambda world, made: made(world))
+    for name, value in (("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PMI_FD", "9")):
+        monkeypatch.setenv(name, value)
+
+    def secret(url: str | None, **options: Any) -> object:
+        return carriers.join("gloo", lambda *_, **__: None, url, options)  # type: ignore[arg-type]
+
+    assert secret(None) is True
+    assert secret("tcp://127.0.0.1:29500", rank=0, size=2) is False
+    assert secret(None, store=object(), rank=0, size=2) is False
+    monkeypatch.delenv("PMI_FD")  # as a process that a rank has started
+    assert secret("tcp://127.0.0.1:29500", rank=0, size=2) is False
 
 
 @pytest.mark.parametrize("backend", ["mpi", "gloo", "nccl", "GLOO"])

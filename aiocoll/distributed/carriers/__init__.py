@@ -86,8 +86,9 @@ def join(name: str, connect: Callable[..., SyncGroup], init_method: str | None, 
     if name != "mpi":
         from .process_groups import TorchLibrary
 
-        here = detect()
-        secret = bool(here.secret) or here.init_method == "pmi://"  # whose ranks are told one when they meet
+        here = detect(told=True)  # what it lacks, connect() says
+        by_pmi = here.init_method == "pmi://" and not init_method and options.get("store") is None
+        secret = bool(here.secret) or by_pmi  # PMI's ranks are told one when they meet
         return _carried(connect(init_method, **options), lambda world: TorchLibrary(name, secret=secret))
     from .mpi import MpiLibrary
 
