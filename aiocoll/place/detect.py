@@ -30,9 +30,9 @@ class Verdict:
 def detect(environ: Environ | None = None, *, told: bool = False) -> Place:
     """Where this process is: ``AIOCOLL_*``, then the other environments, else a world of one.
 
-    ``told``: the caller knows rank, size and address without it; then an environment that is described by halves, as
-    the children of a rank inherit it, is nobody's concern. Reads the job's secret too (once: a descriptor is
-    consumed, see ``secret.py``).
+    ``told``: the caller knows rank, size and address without it, or who gives them; then an environment that is
+    described by halves, as the children of a rank inherit it, is nobody's concern. Reads the job's secret too (once: a
+    descriptor is consumed, see ``secret.py``).
     """
     env = os.environ if environ is None else environ
     for name, detector in detectors().items():

@@ -23,6 +23,7 @@ from ..group.ownership import Lineage
 from ..observe import report
 from ..place import Place, detect
 from ..rendezvous import meet
+from ..rendezvous.url import parse
 from ..store.base import Store
 from ..transport import kinds
 from ..transport.inproc import Switch
@@ -105,7 +106,8 @@ def connect(
     chosen = settings.transport if transport is None else transport
     if not isinstance(chosen, Switch) and chosen not in kinds.SHIPPED:
         kinds.find(str(chosen))
-    place = detect(told=store is not None or (bool(init_method) and rank is not None and size is not None))
+    join = settings.join if join is None else true_or_false(join, "connect", "join")
+    place = detect(told=store is not None or (bool(init_method) and (join or _says_who(init_method, rank, size))))
     report.install()
     report.tell("connecting")
     seconds = settings.timeout if timeout is None else timeout
@@ -117,7 +119,6 @@ def connect(
         raise UsageError(f"timeout={timeout!r}: seconds above 0 are needed")
     if true_or_false(allow_pickle, "connect", "allow_pickle") and not settings.allow_pickle:
         settings = replace(settings, allow_pickle=True)
-    join = settings.join if join is None else true_or_false(join, "connect", "join")
     for contradiction in settings.contradictions(float(seconds)):
         _log.warning(contradiction)
     wanted = Wanted(chosen, settings, place, _secret(secret, place), name, float(seconds))
@@ -126,6 +127,13 @@ def connect(
         return Connecting(lambda: enter(wanted, meeting))
     meeting |= {"rank": rank, "size": size, "listener": listener}
     return Connecting(lambda: _first(wanted, meeting))
+
+
+def _says_who(init_method: object, rank: int | None, size: int | None) -> bool:
+    """Whether the arguments say which rank of how many this is, or name a place that says it or gives ranks."""
+    url = parse(init_method)
+    numbered = (url.rank if rank is None else rank) is not None and (url.size if size is None else size) is not None
+    return numbered or url.scheme in ("env", "file")
 
 
 def _secret(secret: Any, place: Place) -> bytes:

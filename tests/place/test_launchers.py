@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.place import Place, detect, verdicts
 from aiocoll.place.hostlist import hosts
 from aiocoll.rendezvous.schemes import tcp
+from tests.ports import free_url
 
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 OPENMPI = {
@@ -178,6 +180,22 @@ async def test_the_first_pod_may_get_its_name_late(monkeypatch: pytest.MonkeyPat
         await aiocoll.connect(timeout=1e-6)
     with pytest.raises(RendezvousError, match="cannot be resolved"):  # a name that was given is final
         await aiocoll.connect("tcp://typo:29500")
+
+
+async def test_who_says_who_it_is_is_not_asked_for_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An indexed job whose manifest sets torch's variables, say, or a URL that has all of it."""
+    url = free_url()
+    for name, value in {
+        "JOB_COMPLETION_INDEX": "3", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": url.rpartition(":")[2],
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    for told in ("env://", f"{url}?rank=0&world_size=1", f"file://{tmp_path}/meet?size=1"):
+        async with aiocoll.connect(told) as group:
+            assert (group.rank, group.size) == (0, 1)
+    for half in (None, url, f"{url}?rank=0"):
+        with pytest.raises(UsageError, match="AIOCOLL_WORLD_SIZE is not set"):
+            await aiocoll.connect(half)
 
 
 def test_the_doctor_says_why_a_batch_script_is_no_rank() -> None:
