@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import stat
+import struct
 from typing import Final
 
 from aiocoll.errors import RendezvousError, UsageError
@@ -95,12 +96,28 @@ def connected(number: int) -> PmiClient:
         kind = os.fstat(number).st_mode
         if not stat.S_ISSOCK(kind):
             raise UsageError(f"PMI_FD={number} is no socket: {_NOT_OURS}")
+        sock = socket.socket(fileno=os.dup(number))
+        if _made_here(sock):
+            sock.close()
+            raise UsageError(f"PMI_FD={number} is a socket of this process's own: {_NOT_OURS}")
         os.set_inheritable(number, False)
-        return PmiClient(socket.socket(fileno=os.dup(number)))
+        return PmiClient(sock)
     except OSError as error:
         raise UsageError(f"PMI_FD={number} cannot be used ({error.strerror}): {_NOT_OURS}") from error
 
 
+def _made_here(sock: socket.socket) -> bool:
+    """Whether this process has made it, as its event loop makes one: in a program that a rank starts it may get the
+    number that the launcher's has in the rank."""
+    if sock.family != socket.AF_UNIX:
+        return False
+    (pid,) = _PID.unpack_from(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_BYTES))
+    return bool(pid == os.getpid())
+
+
+_PID: Final = struct.Struct("i")
+_CREDENTIALS_BYTES: Final = 12
+"""Process, user and group."""
 _NOT_OURS: Final = (
     "the launcher gives that descriptor to the ranks themselves; a process that a rank starts is none, and needs "
     "rank=, size= and init_method= (or an environment without PMI_RANK, PMI_SIZE and PMI_FD to be a world of one)"

@@ -107,6 +107,7 @@ class Rank:
         self.process, self.at_exit = pmi._Process(), list[Any]()
         self.number = os.dup(server.theirs[0].fileno())
         monkeypatch.setattr(pmi, "_process", self.process)
+        monkeypatch.setattr(pmi_client, "_made_here", lambda sock: False)  # the launcher is this process, too
         monkeypatch.setattr(atexit, "register", lambda *call: self.at_exit.append(call))
         for name, value in (("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PMI_FD", str(self.number))):
             monkeypatch.setenv(name, value)
@@ -201,6 +202,13 @@ def test_a_descriptor_that_is_not_the_launchers(tmp_path: Path) -> None:
             pmi_client.connected(file.fileno())
     with pytest.raises(UsageError, match=r"PMI_FD=4000 cannot be used \(Bad file descriptor\)"):
         pmi_client.connected(4000)
+    loops, other = socket.socketpair()  # a child's own, which has got the number
+    with loops, other:
+        with pytest.raises(UsageError, match=rf"PMI_FD={loops.fileno()} is a socket of this process's own"):
+            pmi_client.connected(loops.fileno())
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nothing was said to it
+            other.recv(1)
     assert (tmp_path / "log").read_text() == ""
 
 
