@@ -36,7 +36,7 @@ class Introduction:
 def introduce(host: str) -> Introduction:
     """Rank 0's own part: a port of `host` that listens already, and a new secret. OSError where it cannot be had."""
     bound = host if is_local((host, 0)) else ""  # behind a translated address this host listens on all that it has
-    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((bound, 0), family=family, backlog=_BACKLOG)
     return Introduction(host, int(listener.getsockname()[1]), secrets.token_bytes(32), listener)
 

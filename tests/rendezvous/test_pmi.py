@@ -16,7 +16,7 @@ import pytest
 import aiocoll
 from aiocoll.errors import AuthenticationError, RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.rendezvous import pmi_client
-from aiocoll.rendezvous.introduction import Introduction
+from aiocoll.rendezvous.introduction import Introduction, introduce
 from aiocoll.rendezvous.pmi_client import PmiClient
 from aiocoll.rendezvous.schemes import pmi
 from tests.ports import free_url
@@ -65,6 +65,14 @@ def test_ranks_on_several_hosts_are_told_an_address_of_rank_0s_host(monkeypatch:
     assert isinstance(first, Introduction) and isinstance(second, Introduction) and first.listener is not None
     first.listener.close()
     assert (second.host, second.port) == ("127.0.0.2", first.port)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
+def test_behind_a_translated_address_rank_0_listens_where_that_kind_arrives(host: str) -> None:
+    found = introduce(host)
+    assert found.listener is not None and found.host == host
+    with found.listener:
+        assert found.listener.family == (socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def test_where_rank_0_cannot_listen_all_hear_why(monkeypatch: pytest.MonkeyPatch) -> None:
