@@ -10,6 +10,7 @@ import functools
 import gc
 import inspect
 import os
+import signal
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -42,6 +43,8 @@ def pytest_configure() -> None:
     for name in list(os.environ):
         if name in _PLACE_VARIABLES or name.startswith(_PLACE_PREFIXES):
             del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it in what they start in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
