@@ -99,9 +99,9 @@ async def folded(ch: Channel, fold: Fold, mine: Array, out: Array, answer: Answe
         return
     rank, size = ch.rank, ch.size
     length = fold.step if fold.narrow else max(STEP_BYTES // mine.itemsize, 1)
-    copies = size - 1 if fold.narrow else min(size - 1, 2)
-    bare = answer.views is None or (size > 2 and not fold.narrow)
-    rooms = [ch.scratch(mine[:length]) for _ in range(copies if bare else 0)]
+    reads = answer.views is None
+    copies = (size - 1) * reads if fold.narrow else 2 if size > 2 else int(reads)
+    rooms = [ch.scratch(mine[:length]) for _ in range(copies)]
 
     async def operand(source: int, start: int, place: int) -> Array:
         count = min(length, len(mine) - start)

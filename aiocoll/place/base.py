@@ -60,6 +60,14 @@ def whole(environ: Environ, name: str, *, least: int = 0) -> int | None:
     return int(text)
 
 
+def port_of(environ: Environ, name: str) -> int:
+    """The port in variable `name`."""
+    port = whole(environ, name, least=1)
+    if port is None or port > 65535:
+        raise UsageError(f"{name}={environ.get(name, '')!r}: a port from 1 to 65535 is needed")
+    return port
+
+
 def require(environ: Environ, names: Sequence[str], *, because: str) -> None:
     """Raises UsageError that lists those of `names` which are missing."""
     missing = [name for name in names if not environ.get(name, "").strip()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from aiocoll.errors import UsageError
-from aiocoll.place.base import Environ, Place, meeting_url, rank_of, require, tcp_address, whole
+from aiocoll.place.base import Environ, Place, meeting_url, port_of, rank_of, require, tcp_address, whole
 
 PRIORITY = 30
 _NEEDED = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -46,10 +46,7 @@ def _where(environ: Environ, size: int, namespace: str) -> str:
         return url
     if any(environ.get(name, "").strip() for name in _MASTER):
         require(environ, _MASTER, because="the other half of the address is")
-        port = whole(environ, "MASTER_PORT", least=1)
-        if port is None or port > 65535:
-            raise UsageError(f"MASTER_PORT={environ['MASTER_PORT']!r}: a port from 1 to 65535 is needed")
-        return tcp_address(environ["MASTER_ADDR"].strip(), port)
+        return tcp_address(environ["MASTER_ADDR"].strip(), port_of(environ, "MASTER_PORT"))
     near = whole(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", least=1)
     advice = (
         "set AIOCOLL_RDZV=host:port, a free port of rank 0's host, and for several hosts AIOCOLL_SECRET or "

@@ -6,8 +6,7 @@ TORCHELASTIC_RUN_ID must be there as well. ``env://`` does not ask for those: wh
 
 from __future__ import annotations
 
-from aiocoll.errors import UsageError
-from aiocoll.place.base import Environ, Place, rank_of, require, tcp_address, whole
+from aiocoll.place.base import Environ, Place, port_of, rank_of, require, tcp_address, whole
 
 PRIORITY = 10
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -54,9 +53,7 @@ def store_port(environ: Environ) -> int:
     torchrun's agent may serve its own store on MASTER_PORT (``TORCHELASTIC_USE_AGENT_STORE``); ours then takes the
     port above it (the one below, at the very top).
     """
-    port = whole(environ, "MASTER_PORT", least=1)
-    if port is None or port > 65535:
-        raise UsageError(f"MASTER_PORT={environ.get('MASTER_PORT', '')!r}: a port from 1 to 65535 is needed")
+    port = port_of(environ, "MASTER_PORT")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").strip().lower() in ("true", "1"):
         port += 1 if port < 65535 else -1
     return port

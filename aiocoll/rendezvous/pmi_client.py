@@ -17,6 +17,13 @@ from aiocoll.errors import RendezvousError, UsageError
 
 _LINE_BYTES_MAX: Final = 8192
 _FINALIZE_SECONDS: Final = 5.0
+_PID: Final = struct.Struct("i")
+_CREDENTIALS_BYTES: Final = 12
+"""Process, user and group."""
+_NOT_OURS: Final = (
+    "the launcher gives that descriptor to the ranks themselves; a process that a rank starts is none, and needs "
+    "rank=, size= and init_method= (or an environment without PMI_RANK, PMI_SIZE and PMI_FD to be a world of one)"
+)
 
 
 class PmiClient:
@@ -113,12 +120,3 @@ def _made_here(sock: socket.socket) -> bool:
         return False
     (pid,) = _PID.unpack_from(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_BYTES))
     return bool(pid == os.getpid())
-
-
-_PID: Final = struct.Struct("i")
-_CREDENTIALS_BYTES: Final = 12
-"""Process, user and group."""
-_NOT_OURS: Final = (
-    "the launcher gives that descriptor to the ranks themselves; a process that a rank starts is none, and needs "
-    "rank=, size= and init_method= (or an environment without PMI_RANK, PMI_SIZE and PMI_FD to be a world of one)"
-)

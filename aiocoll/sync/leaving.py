@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .group import SyncGroup
     from .started import Started
 
-_START_SECONDS = 0.001
+_START_SECONDS = 0.001  # between two looks at a thread whose start is under way, which takes some microseconds
 
 _OPEN: weakref.WeakSet[SyncGroup] = weakref.WeakSet()
 _AT_END: list[Callable[[], None]] = []

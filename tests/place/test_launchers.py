@@ -13,6 +13,7 @@ from aiocoll.errors import RendezvousError, RendezvousTimeoutError, UsageError
 from aiocoll.place import Place, detect, verdicts
 from aiocoll.place.hostlist import hosts
 from aiocoll.rendezvous.schemes import tcp
+from tests.place.environments import without
 from tests.ports import free_url
 
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
@@ -39,10 +40,6 @@ POD = {
     "HOSTNAME": "train-7-3",
     "AIOCOLL_SUBDOMAIN": "trainers",
 }
-
-
-def without(environ: dict[str, str], *names: str) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in names}
 
 
 @pytest.mark.parametrize(

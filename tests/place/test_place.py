@@ -10,6 +10,7 @@ import pytest
 from aiocoll.errors import UsageError
 from aiocoll.place import Place, detect, job_secret, secret, verdicts
 from aiocoll.place.torch_variables import read
+from tests.place.environments import without
 
 RUNNER = {
     "AIOCOLL_RANK": "2",
@@ -31,10 +32,6 @@ TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "run-9",
     "TORCHELASTIC_RESTART_COUNT": "1",
 }
-
-
-def without(environ: dict[str, str], *names: str) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in names}
 
 
 def test_nobody_says_anything() -> None:

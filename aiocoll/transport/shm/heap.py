@@ -7,7 +7,6 @@ the collector runs. Freeing therefore never waits: it leaves a note, and whoever
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import logging
 import math
@@ -22,13 +21,11 @@ from typing import Any, Final, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ...buffers import address_of
 from .arena import Arena, pages
 from .headroom import available_bytes
 
 _log = logging.getLogger("aiocoll.transport")
-_address_of: Final = ctypes.addressof
-_char_in: Final = ctypes.c_char.from_buffer
-"""The quickest way to the address of a buffer that can be written."""
 _GRAIN_BYTES: Final = 128
 """Arrays begin and end on pairs of cache lines: what two ranks use does not share one."""
 _GROWTH_BYTES: Final = 4 << 20
@@ -117,13 +114,10 @@ class Heap:
         arenas = self.arenas
         if not arenas:
             return None
-        try:
-            address = _address_of(_char_in(buffer))
-        except (TypeError, ValueError, BufferError):  # nothing in it, or not writable, or of a type that is no buffer
-            array = np.asarray(buffer)
-            if not array.nbytes or not array.flags.c_contiguous:
-                return None
-            address = array.__array_interface__["data"][0]
+        array = buffer if isinstance(buffer, np.ndarray) else np.asarray(buffer)
+        if not array.nbytes or not array.flags.c_contiguous:
+            return None
+        address = address_of(array)
         for arena in arenas:
             if arena.address <= address < arena.end:
                 return arena, address - arena.address
