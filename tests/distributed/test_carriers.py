@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,10 @@ def answers(backend: str) -> list[dict[str, Any]]:
     """What the ranks of one world say, in rank order."""
     run = [sys.executable, str(PROGRAM), backend]
     if backend == "mpi":
-        command = [str(MPIEXEC), "-n", str(SIZE), *run]
-        lines = ended(command, [start(*command)])[0].splitlines()
+        with tempfile.TemporaryDirectory() as folder:  # mpiexec would mix what they say, now and then within a line
+            command = [str(MPIEXEC), "-outfile-pattern", f"{folder}/%r", "-n", str(SIZE), *run]
+            ended(command, [start(*command)])
+            lines = [Path(folder, str(rank)).read_text() for rank in range(SIZE)]
     else:
         port = str(free_port())
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(SIZE)}
